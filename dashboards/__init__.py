@@ -1,0 +1,1 @@
+"""What operators look at: Prometheus configuration, rules and dashboards, named from the metrics table."""

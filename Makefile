@@ -1,0 +1,48 @@
+# make setup   the virtual environment, with everything below
+# make demo    two engines, one gateway: drain, SIGKILL, warm restart, every retrieved byte compared
+# make test    all tests
+# make check   style, types, layering, generated files
+# make fix     what check can put right by itself
+# make clean   all that the others leave behind
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+.PHONY: setup demo test check fix clean
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)
+
+# The C extension is built where there is a compiler; without one the build goes on and copies run in pure Python.
+$(STAMP): pyproject.toml constraints.txt $(wildcard gateway/device/*.c)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[gateway,torch,dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases examples
+	$(BIN)/python -m pytest -q -p no:randomly tests/unit/test_layering.py
+	$(BIN)/python -m gateway.metrics.document | diff -u docs/metrics.md -
+	$(BIN)/python -m gateway.admin.openapi | diff -u docs/openapi.json -
+
+fix: $(STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/python -m gateway.metrics.document > docs/metrics.md
+	$(BIN)/python -m gateway.admin.openapi > docs/openapi.json
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """The metrics table as a page: ``python -m gateway.metrics.document`` prints ``docs/metrics.md``.
 
-Owns: the wording and the layout of that page. Must not know: where values come from, or any name that is not in the
-table. Runs at the command line only; ``make check`` compares its output with the page in the repository.
+Owns: the wording and the layout of that page. Must not know: where values come from, or any name that is not in
+the table. Runs at the command line only; ``make check`` compares its output with the page in the repository.
 """
 
 import sys
@@ -24,16 +24,16 @@ _HEAD = f"""\
 
 Generated from `gateway/metrics/table.py` by `make fix`; `make check` fails when the two differ.
 
-Units are seconds and bytes. Label sets are closed: nothing of a request, a key, a tenant or an error text stands in a
-label, and every combination of closed values exists, at 0, from the start. Gauges are read from the table that owns the
-fact at the moment of the scrape; counters grow where the thing happens. Nothing is a rate, a mean or a ratio over time: queries
-make those.
+Units are seconds and bytes. Label sets are closed: nothing of a request, a key, a tenant or an error text stands
+in a label, and every combination of closed values exists, at 0, from the start. Gauges are read from the table
+that owns the fact at the moment of the scrape; counters grow where the thing happens. Nothing is a rate, a mean or
+a ratio over time: queries make those.
 
 An adapter's measurements reach Prometheus on two roads, under two prefixes, so that one Prometheus may take both:
 
 - `{ADAPTER_PREFIX}…` in the adapter's own registry (`WorkerAdapter.registry`, `SchedulerAdapter.registry`);
-- `{ENGINE_PREFIX}…{{engine,model}}` on the gateway's `/metrics`, carried there by heartbeats, one set of series an engine
-  name over all its parties. Counters never fall: the gateway adds each party's increments.
+- `{ENGINE_PREFIX}…{{engine,model}}` on the gateway's `/metrics`, carried there by heartbeats, one set of series an
+  engine name over all its parties. Counters never fall: the gateway adds each party's increments.
 """
 
 
@@ -49,8 +49,8 @@ def render() -> str:
             _HEAD,
             *_section(
                 f"The adapter: `{ADAPTER_PREFIX}…`",
-                f"The same families stand on the gateway's `/metrics` as `{ENGINE_PREFIX}…`, with the labels `engine` and"
-                " `model` before their own.",
+                f"The same families stand on the gateway's `/metrics` as `{ENGINE_PREFIX}…`, with the labels"
+                " `engine` and `model` before their own.",
                 ADAPTER_PREFIX,
                 ADAPTER,
             ),
@@ -72,17 +72,18 @@ def render() -> str:
 
 
 def _section(title: str, text: str, prefix: str, metrics: Sequence[Metric]) -> list[str]:
-    rows = [
-        f"| `{full_name(metric, prefix)}` | {metric.type} | {_labels(metric.labels)} | {metric.help}{_buckets(metric)} |"
-        for metric in metrics
-    ]
+    rows = [_row(metric, prefix) for metric in metrics]
     return [f"## {title}", "", text, "", "| name | type | labels | meaning |", "|---|---|---|---|", *rows, ""]
+
+
+def _row(metric: Metric, prefix: str) -> str:
+    cells = (f"`{full_name(metric, prefix)}`", metric.type, _labels(metric.labels), metric.help + _buckets(metric))
+    return f"| {' | '.join(cells)} |"
 
 
 def _labels(labels: Sequence[Label]) -> str:
     return "; ".join(
-        f"`{label.name}`" if label.values is None else f"`{label.name}`: {', '.join(label.values)}"
-        for label in labels
+        f"`{label.name}`" if label.values is None else f"`{label.name}`: {', '.join(label.values)}" for label in labels
     )
 
 

@@ -37,7 +37,8 @@ class Room:
     pure: bool = False
 
 
-_LEDGER = "adapter.ledger adapter.actions adapter.totals adapter.operation"
+#: The ledger and its parts: pure, and knowing nothing of the rest of the adapter.
+LEDGER = _words("adapter.ledger adapter.actions adapter.pending adapter.retained adapter.totals")
 
 #: The longest prefix that fits a module decides. A module without a room is an error.
 ROOMS: dict[str, Room] = {
@@ -63,13 +64,11 @@ ROOMS: dict[str, Room] = {
         _words("gateway.wire gateway.core gateway.lock gateway.pool gateway.metrics.table gateway.config"),
         _words("msgspec zmq numpy"),
     ),
-    "adapter.ledger": Room(_words(f"{_LEDGER} gateway.wire gateway.metrics.table"), pure=True),
-    "adapter.actions": Room(_words(f"{_LEDGER} gateway.wire"), pure=True),
-    "adapter.totals": Room(_words(f"{_LEDGER} gateway.wire gateway.metrics.table"), pure=True),
+    **dict.fromkeys(LEDGER, Room(LEDGER | _words("adapter.operation gateway.wire gateway.metrics.table"), pure=True)),
     "adapter": Room(
-        _words(
-            f"{_LEDGER} gateway.wire gateway.device gateway.lock gateway.pool.mapping gateway.pool.format "
-            "gateway.metrics.table"
+        LEDGER
+        | _words(
+            "gateway.wire gateway.device gateway.lock gateway.pool.mapping gateway.pool.format gateway.metrics.table"
         ),
         _words("msgspec numpy zmq prometheus_client"),
     ),

@@ -147,9 +147,7 @@ class GatewayClient:
             deadline,
         )
         if not isinstance(reply, Welcome):
-            raise GatewayUnreachable(
-                f"{self._path} answered HELLO with {type(reply).__name__}, expected WELCOME"
-            )
+            raise GatewayUnreachable(f"{self._path} answered HELLO with {type(reply).__name__}, expected WELCOME")
         self._boot = reply.boot
         return reply
 

@@ -38,7 +38,7 @@ class Room:
 
 
 #: The ledger and its parts: pure, and knowing nothing of the rest of the adapter.
-LEDGER = _words("adapter.ledger adapter.actions adapter.pending adapter.retained adapter.totals")
+LEDGER = _words("adapter.ledger adapter.actions adapter.pending adapter.reports adapter.retained adapter.totals")
 
 #: The longest prefix that fits a module decides. A module without a room is an error.
 ROOMS: dict[str, Room] = {

@@ -49,6 +49,7 @@ class CoreConfig:
     max_operations_per_party: int = 8192
     max_models: int = 32  # label values, then "other"
     max_engines: int = 128  # label values, then "other"
+    idle_buckets: tuple[float, ...] = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)  # the metrics table's
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class NamespaceRecord:
     model: str
     shard_count: int
     chunk_tokens: int = 0
+    clear_epoch: int = 0  # READY chunks of an older epoch were cleared: a warm start does not take them back
 
 
 # -- effects: what the shell must do, in order, before the reply is sent ------------------------------------------------------
@@ -145,6 +147,7 @@ class PartySpec:
     chunk_bytes: int
     pid: int = 0
     software: str = ""
+    chunk_tokens: int = 256
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ class Register(Request, frozen=True, kw_only=True, tag="REGISTER"):
         namespace: 16 bytes; a scheduler half may leave it empty.
         chunk_bytes: bytes of one chunk of this worker's shard; 0 for a scheduler half.
         holds_nothing: nothing granted by an older boot is in use: WRITING slots of this owner may be freed.
+        chunk_tokens: tokens of one chunk, for token counts.
     """
 
     party: bytes
@@ -124,6 +125,7 @@ class Register(Request, frozen=True, kw_only=True, tag="REGISTER"):
     holds_nothing: bool = True
     pid: int = 0
     software: str = ""
+    chunk_tokens: int = 256
 
 
 class Unregister(Request, frozen=True, kw_only=True, tag="UNREGISTER"):

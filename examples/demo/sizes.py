@@ -75,8 +75,8 @@ def fit(machine: Machine) -> Sizes:
     Raises:
         TooSmallError: nothing fits.
     """
-    for layers in (16, 8, 4, 2, 1):
-        for pool_chunks in (256, 128, 64):
+    for pool_chunks in (256, 128, 64):
+        for layers in (16, 8, 4, 2, 1):
             sizes = Sizes(layers, pool_chunks)
             engines = NUM_ENGINES * (ENGINE_CHUNKS * sizes.chunk_bytes + _PROCESS_BYTES)
             fits_memory = (sizes.pool_bytes + engines) * 3 <= machine.memory_bytes * 2

@@ -1,20 +1,18 @@
-"""Who may do what on the admin API: one decision, and the rule for where it may listen.
+"""Who may do what on the admin API: one decision.
 
-Owns: token, Host and Origin checks. Must not know: routes' meanings, FastAPI. Pure but for reading the token's file.
+Owns: token, Host and Origin checks. Must not know: what a route does, FastAPI. Pure, but for reading the token's file.
 
 The token is what counts. Host and Origin keep a browser on the operator's machine from being used against a listener on
 loopback: a page of elsewhere names its own origin, and a rebound DNS name its own host.
 """
 
 import hmac
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path
 from urllib.parse import urlsplit
 
-TOKEN_VARIABLE = "KVGATE_ADMIN_TOKEN"  # noqa: S105 - the variable's name
+from gateway.config import GatewayConfig, admin_token, is_loopback, parse_address
 
 #: Read without a token anywhere: probes and scrapes have none.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
@@ -42,7 +40,7 @@ class Access:
     def decide(self, method: str, path: str, headers: Mapping[str, str]) -> Decision:
         """Whether the request may go on; ``headers`` are by lower-case name."""
         host = headers.get("host", "")
-        if self.is_loopback and host and not is_loopback_host(_without_port(host)):
+        if self.is_loopback and host and not is_loopback(_without_port(host)):
             return Decision.FOREIGN_HOST
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
@@ -57,67 +55,14 @@ class Access:
         return Decision.ALLOWED
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """``HOST:PORT`` or ``[IPV6]:PORT`` as host and port; port 0 is any free one.
+def access_for(config: GatewayConfig, environ: Mapping[str, str]) -> Access:
+    """The rule of the control listener. Settings are refused before this where they leave it open to others.
 
     Raises:
-        ValueError: the text is neither.
+        ConfigError: the token cannot be read.
     """
-    host, separator, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        separator = ""
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is no address, expected HOST:PORT, for instance 127.0.0.1:9480 or [::1]:9480")
-    return host, int(port)
-
-
-def is_loopback_host(host: str) -> bool:
-    """Whether a host, as written, means this machine only. Names are not resolved: only ``localhost`` is known to."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def read_token(token_file: str | None, environ: Mapping[str, str]) -> str:
-    """The admin token from its file, else from the environment; empty when neither is set.
-
-    Raises:
-        ValueError: the file cannot be read, or what it or the variable holds is empty or no single word.
-    """
-    if token_file:
-        try:
-            text, source = Path(token_file).read_text("utf-8"), f"token file {token_file}"
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"cannot read token file {token_file}: {error}") from None
-    elif TOKEN_VARIABLE in environ:
-        text, source = environ[TOKEN_VARIABLE], TOKEN_VARIABLE
-    else:
-        return ""
-    token = text.strip()
-    if not token:
-        raise ValueError(f"{source} holds no token")
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError(f"{source} holds something else than one word of printable ASCII")
-    return token
-
-
-def access_for(address: str, token: str) -> Access:
-    """The rule for a control listener at this address.
-
-    Raises:
-        ValueError: the address is none, or reaches beyond this machine and no token is set.
-    """
-    host, _ = parse_address(address)
-    is_loopback = is_loopback_host(host)
-    if not is_loopback and not token:
-        raise ValueError(
-            f"the admin API would listen on {address}, which others can reach, without a token: set {TOKEN_VARIABLE} "
-            "or a token file, or listen on 127.0.0.1"
-        )
-    return Access(token=token, is_loopback=is_loopback)
+    host, _ = parse_address("admin", config.admin)
+    return Access(token=admin_token(config, environ), is_loopback=is_loopback(host))
 
 
 def _without_port(host: str) -> str:

@@ -3,15 +3,16 @@
 Owns: names and shapes of what operators see; API and command line share them. Must not know: HTTP, sockets.
 Pure: a snapshot in, a document out.
 
-Times named ``*_at`` are Unix seconds, null where the thing has not happened. Bodies of requests refuse unknown fields: a
-misspelt ``deadline_second`` must not become a drain with the default deadline.
+Times named ``*_at`` are Unix seconds, null where the thing has not happened. Bodies of requests refuse unknown fields:
+a misspelt ``deadline_second`` must not become a drain with the default deadline. Documents take the fields of the
+wire's structs by name, so a field stands here once.
 """
 
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from gateway.wire.codes import DrainOutcome, Health, Lifecycle, OperationKind, OutcomeKind, Phase, Reason, Role, State
 from gateway.wire.messages import (
@@ -19,7 +20,6 @@ from gateway.wire.messages import (
     DrainInfo,
     EngineInfo,
     NamespaceInfo,
-    PartyInfo,
     SnapshotReply,
     TransferInfo,
 )
@@ -35,7 +35,11 @@ class _Body(BaseModel):
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+#: The wire says 0 for what has not happened.
+MaybeAt = Annotated[float | None, BeforeValidator(lambda at: at or None)]
 
 
 # -- bodies of requests ------------------------------------------------------------------------------------------------
@@ -109,7 +113,7 @@ class Drain(_Document):
     requested_by: str
     requested_at: float
     deadline_at: float
-    finished_at: float | None
+    finished_at: MaybeAt
     flush: bool
     exit: bool
     outcome: DrainOutcome | None
@@ -210,7 +214,7 @@ class NamespaceUsage(_Document):
     model: str
     chunks: int
     bytes: int
-    last_hit_at: float | None
+    last_hit_at: MaybeAt
 
 
 class ModelUsage(_Document):
@@ -219,7 +223,7 @@ class ModelUsage(_Document):
     model: str
     chunks: int
     bytes: int
-    last_hit_at: float | None
+    last_hit_at: MaybeAt
 
 
 class Cache(_Document):
@@ -261,7 +265,7 @@ class Transfer(_Document):
     chunks_done: int
     outcome: OutcomeKind | None
     reason: Reason
-    settled_at: float | None
+    settled_at: MaybeAt
 
 
 class Transfers(_Document):
@@ -286,61 +290,19 @@ class Alive(_Document):
 # -- from the snapshot -------------------------------------------------------------------------------------------------
 
 
-def checks_of(snapshot: SnapshotReply) -> list[Check]:
-    """The health checks, in the core's order."""
-    return [
-        Check(name=c.name, ok=c.ok, critical=c.critical, age_seconds=c.age_seconds, reason=c.reason)
-        for c in snapshot.checks
-    ]
-
-
 def drain_of(drain: DrainInfo | None) -> Drain | None:
     """The gateway's drain under way, or its last; None before the first."""
-    if drain is None:
-        return None
-    return Drain(
-        id=drain.id,
-        state=drain.state,
-        reason=drain.reason,
-        requested_by=drain.requested_by,
-        requested_at=drain.requested_at,
-        deadline_at=drain.deadline_at,
-        finished_at=drain.finished_at or None,
-        flush=drain.flush,
-        exit=drain.exit,
-        outcome=drain.outcome,
-        remaining=RemainingWork(
-            operations=drain.remaining.operations, leases=drain.remaining.leases, dirty=drain.remaining.dirty
-        ),
-        done=drain.done,
-        aborted=drain.aborted,
-        engines=list(drain.engines),
-    )
-
-
-def engine_of(engine: EngineInfo) -> Engine:
-    """One engine with its parties."""
-    return Engine(
-        name=engine.name,
-        model=engine.model,
-        state=engine.state,
-        fenced=engine.fenced,
-        pending_stores=engine.pending_stores,
-        pending_retrieves=engine.pending_retrieves,
-        retained_events=engine.retained_events,
-        last_heartbeat_at=engine.last_heartbeat_at,
-        parties=[_party_of(party) for party in engine.parties],
-    )
+    return None if drain is None else Drain.model_validate(drain)
 
 
 def engines_of(snapshot: SnapshotReply) -> Engines:
     """Every engine, by name."""
-    return Engines(engines=[engine_of(engine) for engine in sorted(snapshot.engines, key=lambda e: e.name)])
+    return Engines(engines=[Engine.model_validate(engine) for engine in _by_name(snapshot.engines)])
 
 
 def find_engine(snapshot: SnapshotReply, name: str) -> Engine | None:
     """The engine of that name, None when there is none."""
-    return next((engine_of(engine) for engine in snapshot.engines if engine.name == name), None)
+    return next((Engine.model_validate(engine) for engine in snapshot.engines if engine.name == name), None)
 
 
 def state_of(snapshot: SnapshotReply) -> GatewayState:
@@ -356,22 +318,54 @@ def state_of(snapshot: SnapshotReply) -> GatewayState:
         started_at=snapshot.started_at,
         start_progress=snapshot.progress,
         drain=drain_of(snapshot.drain),
-        engines=[_summary_of(engine) for engine in sorted(snapshot.engines, key=lambda e: e.name)],
-        pool=_pool_of(snapshot),
+        engines=[
+            EngineSummary(
+                name=engine.name,
+                model=engine.model,
+                state=engine.state,
+                fenced=engine.fenced,
+                parties=len(engine.parties),
+                pending_stores=engine.pending_stores,
+                pending_retrieves=engine.pending_retrieves,
+                retained_events=engine.retained_events,
+            )
+            for engine in _by_name(snapshot.engines)
+        ],
+        pool=Pool.model_validate(snapshot.slots),
     )
+
+
+def checks_of(snapshot: SnapshotReply) -> list[Check]:
+    """The health checks, in the core's order."""
+    return [Check.model_validate(check) for check in snapshot.checks]
+
+
+def failing_of(snapshot: SnapshotReply) -> list[tuple[str, str]]:
+    """Name and reason of each thing that keeps the gateway from serving; empty when it is ready."""
+    failing = [] if snapshot.state is Lifecycle.READY else [("state", f"the gateway is {snapshot.state}")]
+    failing += [(check.name, check.reason or "failed") for check in snapshot.checks if check.critical and not check.ok]
+    if not failing and not snapshot.ready:
+        failing.append(("health", f"the gateway is {snapshot.health}"))
+    return failing
 
 
 def cache_of(snapshot: SnapshotReply) -> Cache:
     """What the pool holds, by model and by namespace."""
+    by_model: dict[str, list[NamespaceInfo]] = {}
+    for namespace in snapshot.namespaces:
+        by_model.setdefault(namespace.model, []).append(namespace)
     return Cache(
-        pool=_pool_of(snapshot),
-        models=_models_of(snapshot.namespaces),
-        namespaces=[
-            NamespaceUsage(
-                namespace=n.namespace, model=n.model, chunks=n.chunks, bytes=n.bytes, last_hit_at=n.last_hit_at or None
+        pool=Pool.model_validate(snapshot.slots),
+        models=[
+            ModelUsage(
+                model=model,
+                chunks=sum(n.chunks for n in members),
+                bytes=sum(n.bytes for n in members),
+                last_hit_at=max(n.last_hit_at for n in members),
             )
-            for n in snapshot.namespaces
+            for model, members in sorted(by_model.items())
         ],
+        namespaces=[NamespaceUsage.model_validate(namespace) for namespace in snapshot.namespaces],
     )
 
 
@@ -384,87 +378,18 @@ def transfers_of(
     snapshot: SnapshotReply, engine: str | None = None, request: str | None = None, state: TransferState | None = None
 ) -> Transfers:
     """Operations that fit every given filter: the pending, oldest first, then the settled, latest first."""
-    found = [_transfer_of(transfer) for transfer in snapshot.transfers]
     fitting = [
-        t
-        for t in found
-        if (engine is None or t.engine == engine)
-        and (request is None or t.request_id == request)
-        and (state is None or t.state is state)
+        transfer
+        for transfer in map(_transfer_of, snapshot.transfers)
+        if (engine is None or transfer.engine == engine)
+        and (request is None or transfer.request_id == request)
+        and (state is None or transfer.state is state)
     ]
     return Transfers(transfers=sorted(fitting, key=_story_order))
 
 
-def failing_of(snapshot: SnapshotReply) -> list[tuple[str, str]]:
-    """Name and reason of each thing that keeps the gateway from serving; empty when it is ready."""
-    failing = [] if snapshot.state is Lifecycle.READY else [("state", f"the gateway is {snapshot.state}")]
-    failing += [(c.name, c.reason or "failed") for c in snapshot.checks if c.critical and not c.ok]
-    if not failing and not snapshot.ready:
-        failing.append(("health", f"the gateway is {snapshot.health}"))
-    return failing
-
-
-def _summary_of(engine: EngineInfo) -> EngineSummary:
-    return EngineSummary(
-        name=engine.name,
-        model=engine.model,
-        state=engine.state,
-        fenced=engine.fenced,
-        parties=len(engine.parties),
-        pending_stores=engine.pending_stores,
-        pending_retrieves=engine.pending_retrieves,
-        retained_events=engine.retained_events,
-    )
-
-
-def _party_of(party: PartyInfo) -> Party:
-    return Party(
-        party=party.party,
-        role=party.role,
-        group=party.group,
-        pid=party.pid,
-        namespace=party.namespace,
-        shard=party.shard,
-        replica=party.replica,
-        state=party.state,
-        registered_at=party.registered_at,
-        last_heartbeat_at=party.last_heartbeat_at,
-        reserved_bytes=party.reserved_bytes,
-        quarantined_bytes=party.quarantined_bytes,
-        read_leases=party.read_leases,
-        sessions=party.sessions,
-        software=party.software,
-    )
-
-
-def _pool_of(snapshot: SnapshotReply) -> Pool:
-    slots = snapshot.slots
-    return Pool(
-        ready=slots.ready,
-        writing=slots.writing,
-        quarantined=slots.quarantined,
-        ready_bytes=slots.ready_bytes,
-        writing_bytes=slots.writing_bytes,
-        quarantined_bytes=slots.quarantined_bytes,
-        free_bytes=slots.free_bytes,
-        pool_bytes=slots.pool_bytes,
-        allocated_bytes=slots.allocated_bytes,
-    )
-
-
-def _models_of(namespaces: Iterable[NamespaceInfo]) -> list[ModelUsage]:
-    by_model: dict[str, list[NamespaceInfo]] = {}
-    for namespace in namespaces:
-        by_model.setdefault(namespace.model, []).append(namespace)
-    return [
-        ModelUsage(
-            model=model,
-            chunks=sum(n.chunks for n in members),
-            bytes=sum(n.bytes for n in members),
-            last_hit_at=max(n.last_hit_at for n in members) or None,
-        )
-        for model, members in sorted(by_model.items())
-    ]
+def _by_name(engines: Iterable[EngineInfo]) -> list[EngineInfo]:
+    return sorted(engines, key=lambda engine: engine.name)
 
 
 def _transfer_of(transfer: TransferInfo) -> Transfer:
@@ -482,7 +407,7 @@ def _transfer_of(transfer: TransferInfo) -> Transfer:
         chunks_done=operation.chunks_done,
         outcome=operation.outcome,
         reason=operation.reason,
-        settled_at=operation.settled_at or None,
+        settled_at=operation.settled_at,
     )
 
 

@@ -53,11 +53,13 @@ ROOMS: dict[str, Room] = {
     "gateway.client": Room(_words("gateway.wire"), _words("zmq msgspec")),
     "gateway.config": Room(others=_words("msgspec")),
     "gateway.admin": Room(
-        _words("gateway.wire gateway.metrics gateway.client gateway.config"),
+        _words("gateway.wire gateway.metrics gateway.client gateway.config gateway.log"),
         _words("fastapi starlette uvicorn pydantic prometheus_client msgspec zmq"),
     ),
     "gateway.cli": Room(
-        _words("gateway.wire gateway.client gateway.config gateway.daemon"), _words("click rich httpx msgspec")
+        # What an operator sees is one set of documents: the command line shows those of the admin API.
+        _words("gateway.wire gateway.client gateway.config gateway.daemon gateway.admin.views"),
+        _words("click rich httpx msgspec"),
     ),
     # The daemon itself: what is left of ``gateway`` wires the rooms together. Nothing of it knows engines.
     "gateway": Room(

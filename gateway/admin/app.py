@@ -1,0 +1,118 @@
+"""The two applications: control and probe.
+
+Owns: which routes stand on which listener, and that every error is a problem document. Must not know: sockets,
+settings. Runs on the event loop.
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from gateway import __version__
+from gateway.admin.auth import Access
+from gateway.admin.core import CoreClient
+from gateway.admin.guard import Guard
+from gateway.admin.probes import probes_router
+from gateway.admin.problems import FieldProblem, Problem, ProblemError, from_refusal
+from gateway.admin.routes import operator_router
+from gateway.client import GatewayRefused, GatewayUnreachable
+
+_DESCRIPTION = (
+    "State, drain and contents of one KV-cache gateway. Every error is an RFC 9457 problem document with a stable "
+    "`code`. Changes need the bearer token once one is set; on a listener others can reach, reads need it too."
+)
+
+
+def control_app(core: CoreClient, access: Access, core_pid: int | None) -> ASGIApp:
+    """Everything, behind the guard."""
+    return Guard(control_routes(core, core_pid), access)
+
+
+def control_routes(core: CoreClient, core_pid: int | None) -> FastAPI:
+    """Every route of the control listener, with its description in OpenAPI."""
+    app = _empty_app(openapi_url="/v1/openapi.json")
+    app.include_router(probes_router(core, core_pid=core_pid, shows_reasons=True))
+    app.include_router(operator_router(core))
+    return app
+
+
+def probe_app(core: CoreClient, core_pid: int | None) -> FastAPI:
+    """/livez, /readyz and /metrics only."""
+    app = _empty_app(openapi_url=None)
+    app.include_router(probes_router(core, core_pid=core_pid, shows_reasons=False))
+    return app
+
+
+def _empty_app(openapi_url: str | None) -> FastAPI:
+    app = _Api(
+        title="kvgate admin API",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url=openapi_url,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(ProblemError, _problem)
+    app.add_exception_handler(GatewayUnreachable, _problem)
+    app.add_exception_handler(GatewayRefused, _problem)
+    app.add_exception_handler(RequestValidationError, _problem)
+    app.add_exception_handler(HTTPException, _problem)
+    app.add_exception_handler(Exception, _problem)
+    return app
+
+
+class _Api(FastAPI):
+    """FastAPI whose description knows the problem document and the token."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description, made once."""
+        if not self.openapi_schema:
+            schema = get_openapi(
+                title=self.title, version=self.version, description=self.description, routes=self.routes
+            )
+            _, problem = models_json_schema([(Problem, "serialization")], ref_template="#/components/schemas/{model}")
+            components = schema.setdefault("components", {})
+            components.setdefault("schemas", {}).update(problem["$defs"])
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{}, {"token": []}]
+            self.openapi_schema = schema
+        return self.openapi_schema
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    response = _as_problem(error).response()
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response
+
+
+def _as_problem(error: Exception) -> ProblemError:
+    match error:
+        case ProblemError():
+            return error
+        case GatewayRefused():
+            return from_refusal(error)
+        case GatewayUnreachable():
+            return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "unreachable", str(error), retry_after_seconds=1)
+        case RequestValidationError():
+            errors = [
+                FieldProblem(field=".".join(str(part) for part in found["loc"]), reason=found["msg"])
+                for found in error.errors()
+            ]
+            detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
+            return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", detail, errors=errors)
+        case HTTPException():
+            status = HTTPStatus(error.status_code)
+            return ProblemError(status, status.name.lower(), error.detail)
+        case _:
+            # The traceback goes to the log; the caller learns only that it was not their fault.
+            return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the admin process made a mistake")

@@ -1,0 +1,65 @@
+"""The core as the admin API's routes see it: a snapshot, a change, a probe.
+
+Owns: how long each may take. Must not know: HTTP, documents. Runs on the event loop.
+"""
+
+from pathlib import Path
+from typing import Self
+
+import zmq.asyncio
+
+from gateway import __version__
+from gateway.admin.link import WireLink
+from gateway.client import GatewayUnreachable
+from gateway.wire.messages import AnyReply, Ping, Pong, Request, SnapshotReply, SnapshotRequest
+
+#: Below the two seconds within which probes and scrapes are answered, whatever the core does.
+READ_TIMEOUT_SECONDS = 1.5
+CHANGE_TIMEOUT_SECONDS = 5.0
+
+_SOFTWARE = f"kvgate-admin/{__version__}"
+
+
+class CoreClient:
+    """The daemon's two sockets. Make it on the event loop that uses it, close it there."""
+
+    def __init__(self, *, admin_socket: Path, engine_socket: Path) -> None:
+        self._context = zmq.asyncio.Context(io_threads=1)
+        self._admin = WireLink(self._context, admin_socket, _SOFTWARE)
+        self._engine_socket = engine_socket
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._admin.close()
+        self._context.term()
+
+    async def snapshot(
+        self, *, transfers: bool = False, timeout_seconds: float = READ_TIMEOUT_SECONDS
+    ) -> SnapshotReply:
+        """What is, now.
+
+        Raises:
+            GatewayUnreachable: the core did not answer in time.
+            GatewayRefused: it answered with an error.
+        """
+        reply = await self._admin.request(SnapshotRequest(number=0, transfers=transfers), timeout_seconds)
+        if not isinstance(reply, SnapshotReply):
+            raise GatewayUnreachable(f"the gateway answered SNAPSHOT with {type(reply).__name__}")
+        return reply
+
+    async def change(self, message: Request) -> AnyReply:
+        """Ask for a change; the same errors as ``snapshot``."""
+        return await self._admin.request(message, CHANGE_TIMEOUT_SECONDS)
+
+    async def probe(self) -> Pong:
+        """One request through the data plane, the way an engine comes: a new connection, HELLO, PING.
+
+        Raises: as ``snapshot``.
+        """
+        async with WireLink(self._context, self._engine_socket, _SOFTWARE) as link:
+            reply = await link.request(Ping(number=0), READ_TIMEOUT_SECONDS)
+        if not isinstance(reply, Pong):
+            raise GatewayUnreachable(f"the gateway answered PING with {type(reply).__name__}")
+        return reply

@@ -1,0 +1,219 @@
+"""/v1: what an operator reads and changes.
+
+Owns: which wire message a call becomes, and its status. Must not know: tables, who may ask. Runs on the event loop.
+"""
+
+import asyncio
+import time
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from gateway.admin import views
+from gateway.admin.core import CoreClient
+from gateway.admin.problems import ProblemError, responses
+from gateway.wire import messages
+from gateway.wire.codes import Lifecycle
+
+MAX_WAIT_SECONDS = 300
+_POLL_SECONDS = 0.1
+
+RequestedBy = Annotated[
+    str,
+    Header(
+        alias="X-Requested-By", pattern="^[ -~]{1,64}$", description="Who asks, for the audit log; it is not checked."
+    ),
+]
+
+
+def operator_router(core: CoreClient) -> APIRouter:
+    """The routes of the control listener."""
+    router = APIRouter(prefix="/v1")
+    _add_gateway_routes(router, core)
+    _add_engine_routes(router, core)
+    _add_cache_routes(router, core)
+    return router
+
+
+def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
+    @router.get("/state", tags=["gateway"], responses=responses(503), operation_id="get_state")
+    async def get_state() -> views.GatewayState:
+        """State, health with its checks, the last drain, engines and pool."""
+        return views.state_of(await core.snapshot())
+
+    @router.post(
+        "/drain",
+        tags=["gateway"],
+        status_code=HTTPStatus.ACCEPTED,
+        responses=responses(401, 403, 409, 422, 503) | {200: {"model": views.Drain, "description": "Drained already"}},
+        operation_id="drain",
+    )
+    async def drain(
+        request: Request, response: Response, body: views.DrainBody | None = None, requested_by: RequestedBy = "api"
+    ) -> views.Drain:
+        """Begin a drain, or join the one under way: the earlier deadline wins, ``flush`` and ``exit`` are added."""
+        wanted = body or views.DrainBody()
+        reply = await core.change(
+            messages.Drain(
+                number=0,
+                requested_by=requested_by,
+                peer=_peer(request),
+                deadline_seconds=wanted.deadline_seconds,
+                reason=wanted.reason,
+                flush=wanted.flush,
+                exit=wanted.exit,
+            )
+        )
+        if not isinstance(reply, messages.Drained) or reply.drain is None:
+            raise _unexpected(reply)
+        if reply.already:
+            response.status_code = HTTPStatus.OK
+        return views.Drain.model_validate(reply.drain)
+
+    @router.get("/drain", tags=["gateway"], responses=responses(422, 503), operation_id="get_drain")
+    async def get_drain(
+        request: Request,
+        wait_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0,
+    ) -> views.Drain | None:
+        """The drain under way, or the last; null before the first. Waits while it is under way, so long at most."""
+        give_up = time.monotonic() + wait_seconds
+        while True:
+            found = (await core.snapshot()).drain
+            is_over = found is None or found.state is not Lifecycle.DRAINING
+            left = give_up - time.monotonic()
+            if is_over or left <= 0 or await request.is_disconnected():
+                return views.drain_of(found)
+            await asyncio.sleep(min(_POLL_SECONDS, left))
+
+    @router.post("/resume", tags=["gateway"], responses=responses(401, 403, 409, 422, 503), operation_id="resume")
+    async def resume(
+        request: Request, body: views.ReasonBody | None = None, requested_by: RequestedBy = "api"
+    ) -> views.GatewayState:
+        """Take new work again. 200 also when nothing was drained."""
+        reason = (body or views.ReasonBody()).reason
+        await core.change(messages.Resume(number=0, requested_by=requested_by, peer=_peer(request), reason=reason))
+        return views.state_of(await core.snapshot())
+
+
+def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
+    @router.get("/engines", tags=["engines"], responses=responses(503), operation_id="list_engines")
+    async def list_engines() -> views.Engines:
+        """Every engine with its parties and what it has pending."""
+        return views.engines_of(await core.snapshot())
+
+    @router.get("/engines/{name}", tags=["engines"], responses=responses(404, 503), operation_id="get_engine")
+    async def get_engine(name: str) -> views.Engine:
+        """One engine."""
+        return await _engine(core, name)
+
+    @router.post(
+        "/engines/{name}/drain",
+        tags=["engines"],
+        status_code=HTTPStatus.ACCEPTED,
+        responses=responses(401, 403, 404, 409, 422, 503)
+        | {200: {"model": views.Engine, "description": "Drained already"}},
+        operation_id="drain_engine",
+    )
+    async def drain_engine(
+        name: str,
+        request: Request,
+        response: Response,
+        body: views.EngineDrainBody | None = None,
+        requested_by: RequestedBy = "api",
+    ) -> views.Engine:
+        """Drain one engine; the others go on."""
+        await _engine(core, name)
+        wanted = body or views.EngineDrainBody()
+        reply = await core.change(
+            messages.Drain(
+                number=0,
+                requested_by=requested_by,
+                peer=_peer(request),
+                engine=name,
+                deadline_seconds=wanted.deadline_seconds,
+                reason=wanted.reason,
+            )
+        )
+        if not isinstance(reply, messages.Drained):
+            raise _unexpected(reply)
+        if reply.already:
+            response.status_code = HTTPStatus.OK
+        return await _engine(core, name)
+
+    @router.post(
+        "/engines/{name}/resume",
+        tags=["engines"],
+        responses=responses(401, 403, 404, 409, 422, 503),
+        operation_id="resume_engine",
+    )
+    async def resume_engine(
+        name: str, request: Request, body: views.ReasonBody | None = None, requested_by: RequestedBy = "api"
+    ) -> views.Engine:
+        """Take new work from this engine again."""
+        await _engine(core, name)
+        reason = (body or views.ReasonBody()).reason
+        await core.change(
+            messages.Resume(number=0, requested_by=requested_by, peer=_peer(request), engine=name, reason=reason)
+        )
+        return await _engine(core, name)
+
+    @router.delete(
+        "/engines/{name}",
+        tags=["engines"],
+        status_code=HTTPStatus.NO_CONTENT,
+        responses=responses(401, 403, 404, 409, 422, 503),
+        operation_id="remove_engine",
+    )
+    async def remove_engine(name: str, request: Request, requested_by: RequestedBy = "api") -> None:
+        """Fence the engine: its registrations end, its slots stay quarantined until it is proven dead."""
+        await _engine(core, name)
+        await core.change(messages.Fence(number=0, requested_by=requested_by, peer=_peer(request), engine=name))
+
+
+def _add_cache_routes(router: APIRouter, core: CoreClient) -> None:
+    @router.get("/transfers", tags=["transfers"], responses=responses(422, 503), operation_id="list_transfers")
+    async def list_transfers(
+        engine: str | None = None, request: str | None = None, state: views.TransferState | None = None
+    ) -> views.Transfers:
+        """Pending operations with their age, and those settled lately: the story of a request."""
+        return views.transfers_of(await core.snapshot(transfers=True), engine, request, state)
+
+    @router.get("/cache", tags=["cache"], responses=responses(503), operation_id="get_cache")
+    async def get_cache() -> views.Cache:
+        """What the pool holds, by model and by namespace."""
+        return views.cache_of(await core.snapshot())
+
+    @router.post("/cache/clear", tags=["cache"], responses=responses(401, 403, 409, 422, 503), operation_id="clear")
+    async def clear(request: Request, body: views.ClearBody, requested_by: RequestedBy = "api") -> views.ClearResult:
+        """Forget chunks. What readers still hold is freed when they are done."""
+        reply = await core.change(
+            messages.Clear(
+                number=0,
+                requested_by=requested_by,
+                peer=_peer(request),
+                model=body.model,
+                namespace=body.namespace,
+                all=body.all,
+                reason=body.reason,
+                dry_run=body.dry_run,
+            )
+        )
+        if not isinstance(reply, messages.Cleared):
+            raise _unexpected(reply)
+        return views.clear_result_of(reply, dry_run=body.dry_run)
+
+
+async def _engine(core: CoreClient, name: str) -> views.Engine:
+    found = views.find_engine(await core.snapshot(), name)
+    if found is None:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_engine", f"there is no engine {name!r}")
+    return found
+
+
+def _peer(request: Request) -> str:
+    return "" if request.client is None else f"{request.client.host}:{request.client.port}"
+
+
+def _unexpected(reply: messages.Reply) -> ProblemError:
+    return ProblemError(HTTPStatus.BAD_GATEWAY, "unexpected_reply", f"the core answered with {type(reply).__name__}")

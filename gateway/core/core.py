@@ -40,7 +40,9 @@ class Core:
         """A core in ``starting``; it has no pool until ``open_pool``."""
 
     # -- start and stop
-    def open_pool(self, facts: PoolFacts, records: Iterable[SlotRecord], namespaces: Iterable[NamespaceRecord], now: float) -> int:
+    def open_pool(
+        self, facts: PoolFacts, records: Iterable[SlotRecord], namespaces: Iterable[NamespaceRecord], now: float
+    ) -> int:
         """Take the pool as the scan found it; returns READY chunks recovered. WRITING slots are quarantined under their owner."""
         raise NotImplementedError
 
@@ -59,26 +61,51 @@ class Core:
     def register(self, spec: PartySpec, *, lock_held: bool, holds_nothing: bool, now: float, wall: float) -> None: ...
     def unregister(self, party: bytes, now: float) -> None: ...
     def heartbeat(
-        self, party: bytes, *, next_operation: int, operations: Sequence[int], next_session: int, sessions: Sequence[int],
-        now: float, wall: float,
+        self,
+        party: bytes,
+        *,
+        next_operation: int,
+        operations: Sequence[int],
+        next_session: int,
+        sessions: Sequence[int],
+        now: float,
+        wall: float,
     ) -> PartyView: ...  # an unknown party is answered known=False, never refused; an empty party is a probe
     def party_died(self, party: bytes, now: float) -> None: ...  # proven: frees its leases, reservations and quarantine
-    def owners(self) -> frozenset[bytes]: ...  # ids whose death matters: registered parties, owners of quarantined slots
+    def owners(
+        self,
+    ) -> frozenset[bytes]: ...  # ids whose death matters: registered parties, owners of quarantined slots
 
     # -- scheduler half
-    def lookup(self, party: bytes, session: int, namespace: bytes, keys: Sequence[bytes], now: float, wall: float) -> Found: ...
+    def lookup(
+        self, party: bytes, session: int, namespace: bytes, keys: Sequence[bytes], now: float, wall: float
+    ) -> Found: ...
     def release(self, party: bytes, session: int, start: int, end: int, now: float) -> None: ...
     def end_session(self, party: bytes, session: int, now: float) -> None: ...
 
     # -- worker half
-    def reserve(self, party: bytes, operation: int, keys: Sequence[bytes], depth: int, parent: bytes, now: float) -> tuple[tuple[ReserveGrant, ...], float]: ...
+    def reserve(
+        self, party: bytes, operation: int, keys: Sequence[bytes], depth: int, parent: bytes, now: float
+    ) -> tuple[tuple[ReserveGrant, ...], float]: ...
     def commit(self, party: bytes, operation: int, reservations: Sequence[int], now: float) -> CommitResult: ...
     def abort(self, party: bytes, operation: int, reservations: Sequence[int], now: float) -> None: ...
-    def read(self, party: bytes, operation: int, keys: Sequence[bytes], now: float, wall: float) -> tuple[tuple[ReadGrant, ...], float]: ...
+    def read(
+        self, party: bytes, operation: int, keys: Sequence[bytes], now: float, wall: float
+    ) -> tuple[tuple[ReadGrant, ...], float]: ...
     def end_read(self, party: bytes, operation: int, now: float) -> None: ...
 
     # -- operators
-    def drain(self, *, deadline_seconds: float | None, reason: str, requested_by: str, flush: bool, exit: bool, now: float, wall: float) -> bool: ...  # True: was drained already
+    def drain(
+        self,
+        *,
+        deadline_seconds: float | None,
+        reason: str,
+        requested_by: str,
+        flush: bool,
+        exit: bool,
+        now: float,
+        wall: float,
+    ) -> bool: ...  # True: was drained already
     def resume(self, now: float, wall: float) -> None: ...
     def drain_engine(self, engine: str, deadline_seconds: float | None, now: float) -> bool: ...
     def resume_engine(self, engine: str, now: float) -> None: ...
@@ -98,7 +125,9 @@ class Core:
     def remaining(self) -> tuple[int, int]: ...  # operations with live reservations, read leases
     def party_states(self) -> list[PartyState]: ...
     def engine_states(self) -> dict[str, tuple[Lifecycle, bool]]: ...  # name -> (ready | draining | drained, fenced)
-    def namespace_usage(self) -> list[tuple[NamespaceRecord, int, int, float]]: ...  # record, chunks, bytes, last hit wall
+    def namespace_usage(
+        self,
+    ) -> list[tuple[NamespaceRecord, int, int, float]]: ...  # record, chunks, bytes, last hit wall
     def slot_counts(self) -> dict[str, int]: ...  # ready, writing, quarantined, and *_bytes, free_bytes, pool_bytes
     def lease_counts(self) -> tuple[int, int, int]: ...  # lookup leases, read leases, live reservations
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """The core's own words: what goes in, what comes out, what a shell must do.
 
-Owns: plain frozen values shared by the core's rooms and its shell (``gateway.service``). Must not know: messages, files,
-sockets, clocks. Pure.
+Owns: plain frozen values shared by the core's rooms and its shell (``gateway.service``). Must not know: messages,
+files, sockets, clocks. Pure.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from gateway.wire.codes import (
 )
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
     """A request is refused; nothing has changed.
 
     Attributes:
@@ -49,7 +49,8 @@ class CoreConfig:
     max_operations_per_party: int = 8192
     max_models: int = 32  # label values, then "other"
     max_engines: int = 128  # label values, then "other"
-    idle_buckets: tuple[float, ...] = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)  # the metrics table's
+    #: Upper bounds of ``Counts.eviction_idle_seconds``; the metrics table's.
+    idle_buckets: tuple[float, ...] = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class NamespaceRecord:
     clear_epoch: int = 0  # READY chunks of an older epoch were cleared: a warm start does not take them back
 
 
-# -- effects: what the shell must do, in order, before the reply is sent ------------------------------------------------------
+# -- effects: what the shell must do, in order, before the reply is sent ------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class WriteNamespace:
 Effect = WriteHeader | FreeHeader | WriteClearEpoch | WriteNamespace
 
 
-# -- results -------------------------------------------------------------------------------------------------------------
+# -- results ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

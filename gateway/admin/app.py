@@ -88,14 +88,14 @@ class _Api(FastAPI):
         return self.openapi_schema
 
 
-async def _problem(_: Request, error: Exception) -> Response:
-    response = _as_problem(error).response()
+async def _problem(request: Request, error: Exception) -> Response:
+    response = _as_problem(request, error).response()
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     return response
 
 
-def _as_problem(error: Exception) -> ProblemError:
+def _as_problem(request: Request, error: Exception) -> ProblemError:
     match error:
         case ProblemError():
             return error
@@ -104,15 +104,21 @@ def _as_problem(error: Exception) -> ProblemError:
         case GatewayUnreachable():
             return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "unreachable", str(error), retry_after_seconds=1)
         case RequestValidationError():
-            errors = [
-                FieldProblem(field=".".join(str(part) for part in found["loc"]), reason=found["msg"])
-                for found in error.errors()
-            ]
+            errors = [_field_problem(found) for found in error.errors()]
             detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
             return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", detail, errors=errors)
         case HTTPException():
             status = HTTPStatus(error.status_code)
-            return ProblemError(status, status.name.lower(), error.detail)
+            detail = (
+                error.detail if error.detail != status.phrase else f"{request.method} {request.url.path} does not exist"
+            )
+            return ProblemError(status, status.name.lower(), detail)
         case _:
             # The traceback goes to the log; the caller learns only that it was not their fault.
             return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the admin process made a mistake")
+
+
+def _field_problem(found: dict[str, Any]) -> FieldProblem:
+    if found["type"] == "json_invalid":
+        return FieldProblem(field="body", reason=f"this is no JSON: {found['ctx']['error']}")
+    return FieldProblem(field=".".join(str(part) for part in found["loc"]), reason=found["msg"])

@@ -14,7 +14,7 @@ from gateway.client import GatewayUnreachable
 from gateway.wire.messages import AnyReply, Ping, Pong, Request, SnapshotReply, SnapshotRequest
 
 #: Below the two seconds within which probes and scrapes are answered, whatever the core does.
-READ_TIMEOUT_SECONDS = 1.5
+READ_TIMEOUT_SECONDS = 1.2
 CHANGE_TIMEOUT_SECONDS = 5.0
 
 _SOFTWARE = f"kvgate-admin/{__version__}"

@@ -79,7 +79,7 @@ class WireLink:
                 return await self._request(message, deadline)
         except TimeoutError:
             raise GatewayUnreachable(
-                f"the gateway did not answer {type(message).__name__} within {timeout_seconds:g} s"
+                f"the gateway did not answer {message.__struct_config__.tag} within {timeout_seconds:g} s"
             ) from None
 
     def close(self) -> None:

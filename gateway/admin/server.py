@@ -97,6 +97,7 @@ def _server(app: ASGIApp) -> _Server:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             proxy_headers=False,  # the audit log names the peer the kernel sees
             server_header=False,
@@ -109,9 +110,12 @@ def _listen(name: str, address: str) -> socket.socket:
     host, port = parse_address(name, address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=128)
+        listener = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         raise OSError(f"cannot listen on {name} address {address}: {error}") from error
+    # Accepted connections inherit it: an answer's head and body are two writes, and must not wait for each other's ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:

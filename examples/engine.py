@@ -1,4 +1,4 @@
-"""Both halves of an adapter in one small engine: ``python examples/engine.py RUN_DIR``, beside a running ``kvgate serve``.
+"""Both halves of an adapter in one small engine: ``python examples/engine.py RUN_DIR``, beside ``kvgate serve``.
 
 The first run stores the KV blocks of a prompt; the second one finds and loads them instead of computing.
 """

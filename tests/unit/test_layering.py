@@ -63,7 +63,9 @@ ROOMS: dict[str, Room] = {
     ),
     # The daemon itself: what is left of ``gateway`` wires the rooms together. Nothing of it knows engines.
     "gateway": Room(
-        _words("gateway.wire gateway.core gateway.lock gateway.pool gateway.metrics.table gateway.config"),
+        _words(
+            "gateway.wire gateway.core gateway.lock gateway.pool gateway.metrics.table gateway.client gateway.config"
+        ),
         _words("msgspec zmq numpy"),
     ),
     **dict.fromkeys(LEDGER, Room(LEDGER | _words("adapter.operation gateway.wire gateway.metrics.table"), pure=True)),

@@ -44,7 +44,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[AdminSettings, str]:
-    parser = argparse.ArgumentParser(prog="kvgate admin", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="kvgate admin",
+        description="Serve the admin API of a gateway that runs. All other settings come from KVGATE_ variables.",
+    )
     parser.add_argument("--run-dir")
     parser.add_argument("--admin-dir")
     parser.add_argument("--admin", metavar="HOST:PORT")

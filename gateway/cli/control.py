@@ -1,0 +1,214 @@
+"""How a command reaches a gateway: by its admin socket, or by its admin API.
+
+Owns: what can be asked, the errors of asking, and the way over the wire. Must not know: how answers are shown. Runs on
+the main thread. Both ways give the same documents.
+"""
+
+import getpass
+import os
+import time
+from pathlib import Path
+from typing import Protocol
+
+from gateway import __version__
+from gateway.admin import views
+from gateway.client import GatewayClient, GatewayRefused, GatewayUnreachable
+from gateway.wire import messages
+from gateway.wire.codes import Lifecycle
+
+_POLL_SECONDS = 0.1
+
+
+class ControlError(Exception):
+    """A command cannot be done. ``exit_code`` is the process's."""
+
+    exit_code = 1
+
+
+class Refused(ControlError):  # noqa: N818 - reads as what happened
+    """The gateway said no; nothing has changed."""
+
+
+class Unreachable(ControlError):  # noqa: N818 - reads as what happened
+    """Nobody answered. Whether a change was made is unknown."""
+
+    exit_code = 4
+
+
+class Control(Protocol):
+    """One gateway, as commands see it. Every method may raise ``ControlError``."""
+
+    def state(self) -> views.GatewayState:
+        """The gateway now."""
+        ...
+
+    def last_drain(self, wait_seconds: float) -> views.Drain | None:
+        """The last drain; waits while it is under way, so long at most."""
+        ...
+
+    def drain(self, body: views.DrainBody) -> views.Drain:
+        """Begin or join a drain."""
+        ...
+
+    def resume(self, reason: str) -> views.GatewayState:
+        """Take new work again."""
+        ...
+
+    def engines(self) -> views.Engines:
+        """All engines."""
+        ...
+
+    def engine(self, name: str) -> views.Engine:
+        """One engine."""
+        ...
+
+    def drain_engine(self, name: str, body: views.EngineDrainBody) -> views.Engine:
+        """Begin or join the drain of one engine."""
+        ...
+
+    def resume_engine(self, name: str, reason: str) -> views.Engine:
+        """Take new work from one engine again."""
+        ...
+
+    def transfers(self, engine: str | None, request: str | None, state: views.TransferState | None) -> views.Transfers:
+        """Operations that fit the filters."""
+        ...
+
+    def clear(self, body: views.ClearBody) -> views.ClearResult:
+        """Forget chunks."""
+        ...
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+def requested_by() -> str:
+    """Who asks, for the audit log: the user's name, or the number where the user has none."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user} (kvgate)"
+
+
+class WireControl:
+    """A gateway by its admin socket."""
+
+    def __init__(self, admin_dir: Path, timeout_seconds: float) -> None:
+        self._client = GatewayClient(
+            admin_dir / "admin.sock", timeout_seconds=timeout_seconds, software=f"kvgate-cli/{__version__}"
+        )
+        self._peer = f"pid {os.getpid()}"
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def state(self) -> views.GatewayState:
+        """The gateway now."""
+        return views.state_of(self._snapshot())
+
+    def last_drain(self, wait_seconds: float) -> views.Drain | None:
+        """The last drain; waits while it is under way, so long at most."""
+        give_up = time.monotonic() + wait_seconds
+        while True:
+            found = self._snapshot().drain
+            left = give_up - time.monotonic()
+            if found is None or found.state is not Lifecycle.DRAINING or left <= 0:
+                return views.drain_of(found)
+            time.sleep(min(_POLL_SECONDS, left))
+
+    def drain(self, body: views.DrainBody) -> views.Drain:
+        """Begin or join a drain."""
+        reply = self._ask(
+            messages.Drain(
+                number=0,
+                requested_by=requested_by(),
+                peer=self._peer,
+                deadline_seconds=body.deadline_seconds,
+                reason=body.reason,
+                flush=body.flush,
+                exit=body.exit,
+            )
+        )
+        if not isinstance(reply, messages.Drained) or reply.drain is None:
+            raise _unexpected(reply)
+        return views.Drain.model_validate(reply.drain)
+
+    def resume(self, reason: str) -> views.GatewayState:
+        """Take new work again."""
+        self._ask(messages.Resume(number=0, requested_by=requested_by(), peer=self._peer, reason=reason))
+        return self.state()
+
+    def engines(self) -> views.Engines:
+        """All engines."""
+        return views.engines_of(self._snapshot())
+
+    def engine(self, name: str) -> views.Engine:
+        """One engine."""
+        found = views.find_engine(self._snapshot(), name)
+        if found is None:
+            raise Refused(f"there is no engine {name!r}")
+        return found
+
+    def drain_engine(self, name: str, body: views.EngineDrainBody) -> views.Engine:
+        """Begin or join the drain of one engine."""
+        self.engine(name)
+        self._ask(
+            messages.Drain(
+                number=0,
+                requested_by=requested_by(),
+                peer=self._peer,
+                engine=name,
+                deadline_seconds=body.deadline_seconds,
+                reason=body.reason,
+            )
+        )
+        return self.engine(name)
+
+    def resume_engine(self, name: str, reason: str) -> views.Engine:
+        """Take new work from one engine again."""
+        self.engine(name)
+        self._ask(messages.Resume(number=0, requested_by=requested_by(), peer=self._peer, engine=name, reason=reason))
+        return self.engine(name)
+
+    def transfers(self, engine: str | None, request: str | None, state: views.TransferState | None) -> views.Transfers:
+        """Operations that fit the filters."""
+        return views.transfers_of(self._snapshot(transfers=True), engine, request, state)
+
+    def clear(self, body: views.ClearBody) -> views.ClearResult:
+        """Forget chunks."""
+        reply = self._ask(
+            messages.Clear(
+                number=0,
+                requested_by=requested_by(),
+                peer=self._peer,
+                model=body.model,
+                namespace=body.namespace,
+                all=body.all,
+                reason=body.reason,
+                dry_run=body.dry_run,
+            )
+        )
+        if not isinstance(reply, messages.Cleared):
+            raise _unexpected(reply)
+        return views.clear_result_of(reply, dry_run=body.dry_run)
+
+    def _snapshot(self, *, transfers: bool = False) -> messages.SnapshotReply:
+        reply = self._ask(messages.SnapshotRequest(number=0, transfers=transfers))
+        if not isinstance(reply, messages.SnapshotReply):
+            raise _unexpected(reply)
+        return reply
+
+    def _ask(self, message: messages.Request) -> messages.AnyReply:
+        try:
+            return self._client.request(message)
+        except GatewayUnreachable as error:
+            raise Unreachable(str(error)) from None
+        except GatewayRefused as refusal:
+            raise Refused(refusal.error.message) from None
+
+
+def _unexpected(reply: messages.Reply) -> Refused:
+    return Refused(f"the gateway answered with {type(reply).__name__}")

@@ -1,0 +1,114 @@
+"""A gateway by its admin API: the way for commands that run elsewhere than the gateway.
+
+Owns: calls, token and errors of that way. Must not know: how answers are shown. Runs on the main thread.
+"""
+
+from typing import TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from gateway.admin import views
+from gateway.cli.control import ControlError, Refused, Unreachable, requested_by
+
+Document = TypeVar("Document", bound=BaseModel)
+
+_MAYBE_DRAIN: TypeAdapter[views.Drain | None] = TypeAdapter(views.Drain | None)
+
+
+class HttpControl:
+    """A gateway by the URL of its admin API."""
+
+    def __init__(self, url: str, token: str, timeout_seconds: float) -> None:
+        headers = {"X-Requested-By": requested_by()} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._timeout_seconds = timeout_seconds
+        # No proxy: the gateway is on this node or in this cluster, and a proxy would be given the token.
+        self._client = httpx.Client(base_url=url, headers=headers, trust_env=False)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def state(self) -> views.GatewayState:
+        """The gateway now."""
+        return _read(views.GatewayState, self._call("GET", "/v1/state"))
+
+    def last_drain(self, wait_seconds: float) -> views.Drain | None:
+        """The last drain; waits while it is under way, so long at most."""
+        answer = self._call("GET", "/v1/drain", query={"wait_seconds": str(wait_seconds)}, waits=wait_seconds)
+        return _MAYBE_DRAIN.validate_json(answer.content)
+
+    def drain(self, body: views.DrainBody) -> views.Drain:
+        """Begin or join a drain."""
+        return _read(views.Drain, self._call("POST", "/v1/drain", body))
+
+    def resume(self, reason: str) -> views.GatewayState:
+        """Take new work again."""
+        return _read(views.GatewayState, self._call("POST", "/v1/resume", views.ReasonBody(reason=reason)))
+
+    def engines(self) -> views.Engines:
+        """All engines."""
+        return _read(views.Engines, self._call("GET", "/v1/engines"))
+
+    def engine(self, name: str) -> views.Engine:
+        """One engine."""
+        return _read(views.Engine, self._call("GET", f"/v1/engines/{name}"))
+
+    def drain_engine(self, name: str, body: views.EngineDrainBody) -> views.Engine:
+        """Begin or join the drain of one engine."""
+        return _read(views.Engine, self._call("POST", f"/v1/engines/{name}/drain", body))
+
+    def resume_engine(self, name: str, reason: str) -> views.Engine:
+        """Take new work from one engine again."""
+        body = views.ReasonBody(reason=reason)
+        return _read(views.Engine, self._call("POST", f"/v1/engines/{name}/resume", body))
+
+    def transfers(self, engine: str | None, request: str | None, state: views.TransferState | None) -> views.Transfers:
+        """Operations that fit the filters."""
+        given = {"engine": engine, "request": request, "state": state}
+        query = {name: str(value) for name, value in given.items() if value is not None}
+        return _read(views.Transfers, self._call("GET", "/v1/transfers", query=query))
+
+    def clear(self, body: views.ClearBody) -> views.ClearResult:
+        """Forget chunks."""
+        return _read(views.ClearResult, self._call("POST", "/v1/cache/clear", body))
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | None = None,
+        query: dict[str, str] | None = None,
+        waits: float = 0.0,
+    ) -> httpx.Response:
+        try:
+            answer = self._client.request(
+                method,
+                path,
+                params=query,
+                json=None if body is None else body.model_dump(exclude_none=True),
+                timeout=httpx.Timeout(self._timeout_seconds, read=self._timeout_seconds + waits),
+            )
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(f"cannot reach the admin API at {self._client.base_url}: {reason}") from None
+        if answer.is_success:
+            return answer
+        raise _as_error(answer)
+
+
+def _as_error(answer: httpx.Response) -> ControlError:
+    """A problem document in the words of the command line; anything else is told by its status."""
+    try:
+        problem = answer.json()
+        code, detail = str(problem["code"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return Refused(f"{answer.url} answered {answer.status_code}, which is no answer of a gateway's admin API")
+    return Unreachable(detail) if code == "unreachable" else Refused(detail)
+
+
+def _read(document: type[Document], answer: httpx.Response) -> Document:
+    try:
+        return document.model_validate_json(answer.content)
+    except ValidationError as error:
+        raise Refused(f"{answer.url} gave a document of another kind: {error.errors()[0]['msg']}") from None

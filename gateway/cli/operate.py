@@ -1,0 +1,269 @@
+"""The operator's commands: status, engines, drain, resume, transfers, clear.
+
+Owns: options, exit codes, and waiting for a drain. Must not know: how a gateway is reached, how documents look. Runs on
+the main thread.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from pydantic import BaseModel, ValidationError
+
+from gateway.admin import views
+from gateway.cli import show
+from gateway.cli.control import Control, ControlError, Unreachable, WireControl
+from gateway.wire.codes import DrainOutcome, Lifecycle
+
+WORK_WAS_CUT = 3
+NOT_READY = 5
+
+_TOKEN_VARIABLE = "KVGATE_ADMIN_TOKEN"  # noqa: S105 - the variable's name
+_STEP_SECONDS = 1.0  # of waiting, between two lines of progress
+_SLACK_SECONDS = 10.0  # past its deadline a drain ends at once: longer than that is a failure
+
+Body = TypeVar("Body", bound=BaseModel)
+Command = Callable[..., None]
+
+
+def _connected(command: Command) -> Command:
+    """Give a command the options that name a gateway; it is called with ``control`` and ``as_json``."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *,
+        run_dir: str | None,
+        admin_dir: str | None,
+        admin: str | None,
+        token_file: str | None,
+        timeout: float,
+        **rest: Any,
+    ) -> None:
+        control = _connect(run_dir, admin_dir, admin, token_file, timeout)
+        try:
+            command(control, **rest)
+        except ControlError as error:
+            click.echo(f"kvgate: {error}", err=True)
+            sys.exit(error.exit_code)
+        finally:
+            control.close()
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the admin API's document."),
+        click.option("--timeout", type=click.FloatRange(0.1, 3600), default=5.0, help="Seconds to wait for an answer."),
+        click.option(
+            "--token-file", envvar="KVGATE_ADMIN_TOKEN_FILE", help=f"Token for --admin; else {_TOKEN_VARIABLE}."
+        ),
+        click.option("--admin", metavar="URL", help="Reach the gateway by its admin API."),
+        click.option(
+            "--admin-dir", envvar="KVGATE_ADMIN_DIR", help="Directory of its admin socket, if not RUN_DIR.admin."
+        ),
+        click.option("--run-dir", envvar="KVGATE_RUN_DIR", help="Directory of the gateway (or KVGATE_RUN_DIR)."),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _connect(
+    run_dir: str | None, admin_dir: str | None, admin: str | None, token_file: str | None, timeout: float
+) -> Control:
+    if admin is not None:
+        from gateway.cli.http import HttpControl  # noqa: PLC0415 - only this way pays for it
+
+        return HttpControl(admin if "://" in admin else f"http://{admin}", _token(token_file), timeout)
+    if not run_dir and not admin_dir:
+        raise click.UsageError("which gateway? Give --run-dir, KVGATE_RUN_DIR, or --admin URL.")
+    return WireControl(Path(admin_dir or f"{str(run_dir).rstrip('/')}.admin"), timeout)
+
+
+def _token(token_file: str | None) -> str:
+    if token_file is None:
+        return os.environ.get(_TOKEN_VARIABLE, "").strip()
+    try:
+        return Path(token_file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"the token file {token_file} cannot be read: {error}") from None
+
+
+def _body(kind: type[Body], **values: object) -> Body:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        reasons = (str(found["msg"]).removeprefix("Value error, ") for found in error.errors())
+        raise click.UsageError("; ".join(reasons)) from None
+
+
+def _print_json(document: BaseModel) -> None:
+    click.echo(document.model_dump_json(indent=2))
+
+
+@click.command()
+@_connected
+def status(control: Control, *, as_json: bool) -> None:
+    """Show state, health, pool and engines. Exits 5 when the gateway does not serve."""
+    state = control.state()
+    _print_json(state) if as_json else show.status(state)
+    if not state.ready:
+        sys.exit(NOT_READY)
+
+
+@click.command()
+@click.argument("name", required=False)
+@_connected
+def engines(control: Control, *, name: str | None, as_json: bool) -> None:
+    """Show every engine and what it has pending, or the one named."""
+    found = control.engines() if name is None else views.Engines(engines=[control.engine(name)])
+    if as_json:
+        _print_json(found if name is None else found.engines[0])
+    else:
+        show.engines(found)
+
+
+@click.command()
+@click.option("--engine", metavar="NAME", help="Drain this engine alone.")
+@click.option(
+    "--deadline", type=click.FloatRange(0, views.MAX_DEADLINE_SECONDS), help="Seconds after which work is cut."
+)
+@click.option("--force", is_flag=True, help="Cut work now: --deadline 0.")
+@click.option("--reason", default="", help="For the audit log and for whoever looks later.")
+@click.option("--exit", "and_exit", is_flag=True, help="Stop the gateway when it is drained.")
+@click.option("--no-wait", is_flag=True, help="Return when the drain has begun.")
+@_connected
+def drain(
+    control: Control,
+    *,
+    engine: str | None,
+    deadline: float | None,
+    force: bool,
+    reason: str,
+    and_exit: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Take no new work, and wait until what is under way has ended. Exits 3 when work was cut.
+
+    Repeating it is harmless: it joins the drain under way.
+    """
+    if force and deadline:
+        raise click.UsageError("--force is --deadline 0; give one of them.")
+    seconds = 0.0 if force else deadline
+    if engine is not None:
+        if and_exit:
+            raise click.UsageError("--exit stops the gateway; it does not go with --engine.")
+        _drain_engine(
+            control, engine, _body(views.EngineDrainBody, deadline_seconds=seconds, reason=reason), no_wait, as_json
+        )
+        return
+    begun = control.drain(_body(views.DrainBody, deadline_seconds=seconds, reason=reason, exit=and_exit))
+    ended = begun if no_wait else _wait_for_drain(control, begun)
+    if as_json:
+        _print_json(ended)
+    else:
+        click.echo(show.drain_line(ended))
+    if no_wait:
+        return
+    if ended.outcome is DrainOutcome.CANCELLED:
+        sys.exit(1)
+    if ended.aborted:
+        sys.exit(WORK_WAS_CUT)
+
+
+def _wait_for_drain(control: Control, begun: views.Drain) -> views.Drain:
+    """Follow this drain to its end; a gateway that leaves when drained may be gone before it says so."""
+    with _progress() as tell:
+        last = begun
+        while last.finished_at is None:
+            tell(show.drain_line(last))
+            try:
+                found = control.last_drain(_STEP_SECONDS)
+            except Unreachable:
+                if not last.exit:
+                    raise
+                return last.model_copy(update={"state": Lifecycle.STOPPED})
+            if found is None or found.id != begun.id:
+                raise ControlError("the gateway knows nothing of this drain any more: it was started anew")
+            last = found
+            if last.finished_at is None and time.time() > last.deadline_at + _SLACK_SECONDS:
+                raise ControlError("the drain has not ended though its deadline is over")
+        return last
+
+
+def _drain_engine(control: Control, name: str, body: views.EngineDrainBody, no_wait: bool, as_json: bool) -> None:
+    engine = control.drain_engine(name, body)
+    with _progress() as tell:
+        while not no_wait and engine.state is Lifecycle.DRAINING:
+            tell(show.engine_line(engine))
+            time.sleep(_STEP_SECONDS / 5)
+            engine = control.engine(name)
+    _print_json(engine) if as_json else click.echo(show.engine_line(engine))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """One line on stderr: written over on a terminal, else written anew whenever it changed."""
+    on_terminal = sys.stderr.isatty()
+    last = ""
+
+    def tell(line: str) -> None:
+        nonlocal last
+        if on_terminal:
+            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+        elif line != last:
+            click.echo(line, err=True)
+        last = line
+
+    try:
+        yield tell
+    finally:
+        if on_terminal and last:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@click.command()
+@click.option("--engine", metavar="NAME", help="Take work from this engine again.")
+@click.option("--reason", default="", help="For the audit log.")
+@_connected
+def resume(control: Control, *, engine: str | None, reason: str, as_json: bool) -> None:
+    """Take new work again. Repeating it is harmless."""
+    if engine is not None:
+        found = control.resume_engine(engine, reason)
+        _print_json(found) if as_json else click.echo(show.engine_line(found))
+        return
+    state = control.resume(reason)
+    _print_json(state) if as_json else click.echo(f"the gateway is {state.state}")
+
+
+@click.command()
+@click.option("--engine", metavar="NAME", help="Of this engine.")
+@click.option("--request", metavar="ID", help="Of this request.")
+@click.option("--state", type=click.Choice([str(state) for state in views.TransferState]), help="Of this kind only.")
+@_connected
+def transfers(control: Control, *, engine: str | None, request: str | None, state: str | None, as_json: bool) -> None:
+    """Show pending stores and retrieves with their age, and those settled lately."""
+    found = control.transfers(engine, request, None if state is None else views.TransferState(state))
+    _print_json(found) if as_json else show.transfers(found)
+
+
+@click.command()
+@click.option("--model", default="", help="Forget what is kept for this model.")
+@click.option("--namespace", default="", help="Forget this namespace (32 hexadecimal digits).")
+@click.option("--all", "everything", is_flag=True, help="Forget everything.")
+@click.option("--reason", default="", help="For the audit log.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@_connected
+def clear(
+    control: Control, *, model: str, namespace: str, everything: bool, reason: str, dry_run: bool, as_json: bool
+) -> None:
+    """Forget cached chunks. What readers still hold is freed when they are done."""
+    body = _body(views.ClearBody, model=model, namespace=namespace, all=everything, reason=reason, dry_run=dry_run)
+    result = control.clear(body)
+    _print_json(result) if as_json else show.cleared(result)
+
+
+COMMANDS = {command.name: command for command in (status, engines, drain, resume, transfers, clear)}

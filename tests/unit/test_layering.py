@@ -57,9 +57,8 @@ ROOMS: dict[str, Room] = {
         _words("fastapi starlette uvicorn pydantic prometheus_client msgspec zmq"),
     ),
     "gateway.cli": Room(
-        # What an operator sees is one set of documents: the command line shows those of the admin API.
         _words("gateway.wire gateway.client gateway.config gateway.daemon gateway.admin.views"),
-        _words("click rich httpx msgspec"),
+        _words("click rich httpx msgspec pydantic"),
     ),
     # The daemon itself: what is left of ``gateway`` wires the rooms together. Nothing of it knows engines.
     "gateway": Room(

@@ -1,0 +1,203 @@
+"""What the project says of itself is so: commands, links, paths, settings, versions, configuration files."""
+
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+import gateway
+from gateway import config
+from gateway.cli.main import cli
+from gateway.metrics import document
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+#: What a public project does not speak of: one machine's paths, package registries' hosts, plans kept elsewhere.
+FORBIDDEN = [
+    r"/work/|/opt/(wheels|pypi)",
+    r"\b(pypi\.org|pythonhosted\.org|registry\.npmjs|proxy\.golang)",
+    r"\b(laws|design|measured|style|faults|vllm)\.md\b",
+    r"\b[Rr]oom [A-F]\b|\blaws? [A-F]\.?\d|\b[Dd]esign §",
+    r"(?i)\b(claude|anthropic|chatgpt|copilot|subagent|co-authored-by)\b",
+    r"# (TODO|FIXME|XXX)\b",
+]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _shell_lines(page: Path) -> Iterator[str]:
+    for block in re.findall(r"^```console\n(.*?)^```", _text(page), re.DOTALL | re.MULTILINE):
+        yield from (line.split(" #")[0].strip() for line in block.splitlines())
+
+
+def _tracked() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=30)
+    return [path for name in listing.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def _parse(words: list[str]) -> click.Context:
+    """The command line as click reads it, without running the command."""
+    root = click.Context(cli)
+    command = cli.get_command(root, words[0])
+    assert command, f"there is no kvgate {words[0]}"
+    return command.make_context(words[0], list(words[1:]), parent=root)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_on_pages_exist(page: Path) -> None:
+    for line in _shell_lines(page):
+        words = line.split()
+        if words[:1] == ["make"] or words[1:2] == ["make"]:
+            target = words[words.index("make") + 1]
+            assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), line
+        elif words and words[0].removeprefix(".venv/bin/") == "kvgate":
+            _parse(words[1:])
+        else:
+            assert words == [] or words[0] in {"curl", "export"}, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_named_in_prose_exist(page: Path) -> None:
+    for target in re.findall(r"`(?:\w+=\S+ )?make ([a-z]+)`", _text(page)):
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_on_pages_exist(page: Path) -> None:
+    text = _text(page)
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    paths = re.findall(r"`((?:gateway|adapter|dashboards|docs|examples|scripts|tests)/[\w./-]*)`", text)
+
+    missing = [link for link in links if link and not (page.parent / link).exists()]
+    missing += [path for path in paths if not (ROOT / path).exists()]
+
+    assert missing == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", _text(folder / "README.md")))
+
+    assert linked == {page.name for page in folder.glob("*.md")} - {"README.md"}
+
+
+def test_the_readme_shows_the_example_that_is_tested() -> None:
+    example = _text(ROOT / "examples" / "engine.py")
+    shown = re.search(r"^```python\n(.*?)^```", _text(ROOT / "README.md"), re.DOTALL | re.MULTILINE)
+
+    assert shown
+    assert example.endswith(shown[1])
+    assert "import" not in shown[1]
+
+
+def test_the_metrics_page_is_up_to_date() -> None:
+    assert _text(ROOT / "docs" / "metrics.md") == document.render()
+
+
+def test_the_operations_page_has_every_setting() -> None:
+    section = _text(ROOT / "docs" / "operations.md").split("## Settings")[1].split("\n## ")[0]
+    told = {name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+
+    assert told == set(config.SETTINGS)
+
+
+def test_every_command_is_on_the_operations_page() -> None:
+    told = set(re.findall(r"^\| `kvgate (\w+)`", _text(ROOT / "docs" / "operations.md"), re.MULTILINE))
+
+    assert told == set(cli.list_commands(click.Context(cli)))
+
+
+def test_versions_agree() -> None:
+    assert PROJECT["version"] == gateway.__version__
+    assert f"## {gateway.__version__}" in _text(ROOT / "CHANGELOG.md")
+
+
+def test_everything_is_pinned_once() -> None:
+    def normal(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pins = [line.split("==") for line in _text(ROOT / "constraints.txt").splitlines()]
+    needed = [*PROJECT["dependencies"], *(d for extra in PROJECT["optional-dependencies"].values() for d in extra)]
+
+    names = [normal(name) for name, _ in pins]
+    assert len(set(names)) == len(names)
+    assert {normal(re.match(r"[\w.-]+", need)[0]) for need in needed} <= set(names)  # type: ignore[index]
+    assert not any("+" in version for _, version in pins)
+
+
+def test_the_compose_file_runs_what_exists() -> None:
+    compose = yaml.safe_load(_text(ROOT / "compose.yaml"))
+    services = compose["services"]
+    serve = _parse(services["gateway"]["command"])
+    settings = config.load({k: v for k, v in serve.params.items() if k in config.SETTINGS}, {}, None)
+    targets = [
+        target
+        for job in yaml.safe_load(_text(ROOT / "dashboards" / "prometheus.yml"))["scrape_configs"]
+        for group in job["static_configs"]
+        for target in group["targets"]
+    ]
+    _, probe_port = config.parse_address("probe", settings.probe)
+    mounted, inside, *_ = services["prometheus"]["volumes"][0].split(":")
+    shared, run_dir = services["gateway"]["volumes"][0].split(":")
+
+    assert targets == [f"gateway:{probe_port}"]
+    assert (ROOT / mounted).is_file()
+    assert inside == "/etc/prometheus/prometheus.yml"
+    assert run_dir == settings.run_dir
+    assert shared in compose["volumes"]
+    memory = re.search(r"size=(\d+)m", compose["volumes"][shared]["driver_opts"]["o"])
+    assert memory
+    assert int(memory[1]) << 20 > settings.pool_size * 1.02  # the headers need room beside the data
+    _parse(services["gateway"]["healthcheck"]["test"][2:])
+
+
+def test_the_image_copies_what_exists() -> None:
+    lines = _text(ROOT / "Dockerfile").splitlines()
+    copied = [
+        name for line in lines if line.startswith("COPY ") and "--from" not in line for name in line.split()[1:-1]
+    ]
+
+    assert {"pyproject.toml", "gateway", "adapter", "dashboards"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert any(line.startswith("USER ") and line != "USER root" for line in lines)
+    command = next(line for line in lines if line.startswith("CMD "))
+    _parse(yaml.safe_load(command.removeprefix("CMD ")))
+
+
+def test_scripts_can_be_run() -> None:
+    for name in (".ci/run", "scripts/install-servers"):
+        assert os.access(ROOT / name, os.X_OK), name
+        subprocess.run(["bash", "-n", ROOT / name], check=True, timeout=30)
+
+
+def test_nothing_private_is_told() -> None:
+    rules = [re.compile(rule) for rule in FORBIDDEN]
+    found = []
+    for path in _tracked():
+        if path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+            if any(rule.search(line) for rule in rules):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line", ["see /work/" + "main", "as in laws" + ".md A2", "# TO" + "DO later", "by Cla" + "ude"]
+)
+def test_a_private_word_would_be_found(line: str) -> None:
+    assert any(re.search(rule, line) for rule in FORBIDDEN)

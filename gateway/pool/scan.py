@@ -83,22 +83,19 @@ def scan_headers(region: memoryview | bytes, layout: Layout, clear_epoch: int) -
     used = np.flatnonzero(words.reshape(layout.num_slots, -1).any(axis=1))
     rows = table[used]
 
-    keep = _is_whole(rows) & _is_in_place(rows, used, layout)
-    torn = used[~keep]
-    used, rows = used[keep], rows[keep]
+    rows, used, torn = _split(rows, used, _is_whole(rows) & _is_in_place(rows, used, layout))
+    is_recent = (rows["state"] == SlotState.WRITING) | (rows["clear_epoch"] >= clear_epoch)
+    rows, used, stale = _split(rows, used, is_recent)
+    rows, used, conflicting = _split(rows, used, _agree_on_extent(rows, used // layout.slots_per_slab))
+    rows, used, repeated = _split(rows, used, _is_latest_of_its_key(rows))
+    return Scan(_headers(rows, used), torn, stale, conflicting, repeated)
 
-    keep = (rows["state"] == SlotState.WRITING) | (rows["clear_epoch"] >= clear_epoch)
-    stale = used[~keep]
-    used, rows = used[keep], rows[keep]
 
-    keep = _agree_on_extent(rows, used // layout.slots_per_slab)
-    conflicting = used[~keep]
-    used, rows = used[keep], rows[keep]
-
-    keep = _is_latest_of_its_key(rows)
-    repeated = used[~keep]
-    used, rows = used[keep], rows[keep]
-    return Scan(_headers(rows, used), torn.tolist(), stale.tolist(), conflicting.tolist(), repeated.tolist())
+def _split(rows: Rows, used: Numbers, keep: Mask) -> tuple[Rows, Numbers, list[int]]:
+    """The rows to keep with their slots, and the slots of the others."""
+    if keep.all():
+        return rows, used, []
+    return rows[keep], used[keep], used[~keep].tolist()
 
 
 def _is_whole(rows: Rows) -> Mask:

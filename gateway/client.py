@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 import zmq
 
-from gateway.wire import codec
+from gateway.wire import codec, messages
 from gateway.wire.codes import ErrorCode
 from gateway.wire.messages import (
     OLDEST_PROTOCOL_VERSION,
@@ -29,8 +29,8 @@ from gateway.wire.messages import (
     Welcome,
 )
 
-#: Longest path of a Unix socket: ``sun_path`` holds 108 bytes with its final zero.
-MAX_SOCKET_PATH_BYTES = 107
+#: Callers that check a path before they use it take the bound from here.
+MAX_SOCKET_PATH_BYTES = messages.MAX_SOCKET_PATH_BYTES
 
 
 class GatewayError(Exception):

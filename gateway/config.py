@@ -106,7 +106,7 @@ def load(
 
     Args:
         flags: setting to value, as given on the command line; None stands for "not given".
-        environ: the process's environment.
+        environ: the process's environment; an empty variable counts as not set.
         toml_path: a TOML file of settings, at its top level.
 
     Raises:
@@ -115,7 +115,7 @@ def load(
     values: dict[str, object] = {}
     if toml_path is not None:
         values |= _from_toml(Path(toml_path))
-    values |= {name: environ[PREFIX + name.upper()] for name in SETTINGS if PREFIX + name.upper() in environ}
+    values |= {name: value for name in SETTINGS if (value := environ.get(PREFIX + name.upper()))}
     values |= {name: value for name, value in flags.items() if value is not None}
     unknown = sorted(values.keys() - set(SETTINGS))
     if unknown:
@@ -127,6 +127,12 @@ def load(
     config = _with_slabs(config)
     _check_addresses(config, environ)
     return config
+
+
+def to_environ(config: GatewayConfig) -> dict[str, str]:
+    """The settings as KVGATE_ variables, from which ``load`` makes the same settings in another process."""
+    values = msgspec.structs.asdict(config)
+    return {PREFIX + name.upper(): str(values[name]) for name in SETTINGS if values[name] != ""}
 
 
 def parse_size(name: str, value: object) -> int:

@@ -33,6 +33,7 @@ POOL_FORMAT = 1
 MAX_MESSAGE_BYTES = 1 << 20  # refused before decoding, with a reply
 MAX_FRAME_BYTES = 16 << 20  # ZeroMQ drops the connection before it buffers more
 MAX_KEYS = 8192  # keys, reservations, operations or sessions in one message
+MAX_SOCKET_PATH_BYTES = 107  # ``sun_path`` of a Unix socket address holds 108 bytes with its final zero
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

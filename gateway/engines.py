@@ -1,0 +1,248 @@
+"""What engines tell of themselves in heartbeats, added up by engine name.
+
+Owns: the last reading of each party, the totals of each engine name, the operations they told of. Must not know:
+sockets, the core's tables, the time (it is passed in). Runs on the loop's thread.
+
+Counters come as totals since the party began. What a party's totals grew by since its last heartbeat is added to its
+engine's totals, so that an engine's counters never fall, whichever of its parties come and go. Gauges are levels: they
+go with the party, and while it is silent.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gateway.metrics.table import ADAPTER_BY_NAME, Type
+from gateway.wire.codes import State
+from gateway.wire.messages import AdapterStats, HistogramSample, OperationInfo, Sample, TransferInfo
+
+MAX_ENGINES = 128
+MAX_MODELS = 32
+OTHER = "other"
+#: How long an engine's counters are shown after its last party left.
+KEEP_SECONDS = 3600.0
+#: Settled operations remembered, over all engines.
+MAX_SETTLED = 1000
+#: Heartbeats a party may miss before its gauges are no longer true.
+MAX_MISSED_HEARTBEATS = 3
+
+_OLDEST = "oldest_pending_timestamp_seconds"
+
+Series = tuple[str, tuple[str, ...]]  # short metric name, label values
+
+
+@dataclass
+class _Party:
+    engine: str  # the label, which is "other" past MAX_ENGINES
+    heard_at: float  # monotonic
+    state: State = State.CONNECTING
+    counters: dict[Series, float] = field(default_factory=dict)
+    histograms: dict[Series, tuple[tuple[int, ...], float]] = field(default_factory=dict)
+    gauges: dict[Series, float] = field(default_factory=dict)
+    pending: tuple[OperationInfo, ...] = ()
+
+
+@dataclass
+class _Engine:
+    model: str
+    counters: dict[Series, float] = field(default_factory=dict)
+    histograms: dict[Series, tuple[list[int], float]] = field(default_factory=dict)
+    last_heartbeat_at: float = 0.0
+    left_at: float = math.inf  # monotonic; infinite while a party of it is here
+
+
+@dataclass(frozen=True)
+class EngineReading:
+    """One engine name over all its parties."""
+
+    model: str
+    gauges: tuple[Sample, ...]
+    counters: tuple[Sample, ...]
+    histograms: tuple[HistogramSample, ...]
+    last_heartbeat_at: float
+
+    def gauge(self, name: str) -> float:
+        """The level of a gauge without labels; 0 when no party tells it."""
+        return sum(sample.value for sample in self.gauges if sample.name == name)
+
+
+class EngineStats:
+    """Everything heartbeats carried that is still worth showing."""
+
+    def __init__(self, heartbeat_seconds: float) -> None:
+        """Begin with no engine.
+
+        Args:
+            heartbeat_seconds: how often parties are told to send one.
+        """
+        self._silence_seconds = MAX_MISSED_HEARTBEATS * heartbeat_seconds
+        self._parties: dict[bytes, _Party] = {}
+        self._engines: dict[str, _Engine] = {}
+        self._models: set[str] = set()
+        self._settled: deque[TransferInfo] = deque(maxlen=MAX_SETTLED)
+
+    def register(self, party: bytes, engine: str, model: str, now: float) -> None:
+        """A party came, or came back: what it told before still counts as told."""
+        label = self.engine_label(engine)
+        known = self._engines.setdefault(label, _Engine(model=""))
+        known.model = self.model_label(model)
+        known.left_at = math.inf
+        previous = self._parties.get(party)
+        if previous is None:
+            self._parties[party] = _Party(label, now)
+            return
+        left, previous.engine, previous.heard_at = previous.engine, label, now
+        self._note_if_left(left, now)
+
+    def forget(self, party: bytes, now: float) -> None:
+        """A party left, died or was removed; a party nobody knows is no error."""
+        gone = self._parties.pop(party, None)
+        if gone is not None:
+            self._note_if_left(gone.engine, now)
+
+    def forget_engine(self, engine: str, now: float) -> None:
+        """All parties of an engine were removed."""
+        label = self.engine_label(engine)
+        for party in [party for party, known in self._parties.items() if known.engine == label]:
+            self.forget(party, now)
+
+    def heartbeat(self, party: bytes, stats: AdapterStats, now: float, wall: float) -> None:
+        """Take what a registered party told; samples the metrics table does not know are ignored."""
+        known = self._parties.get(party)
+        if known is None:
+            return
+        engine = self._engines[known.engine]
+        engine.last_heartbeat_at = wall
+        known.heard_at = now
+        known.state = stats.state
+        known.pending = stats.pending
+        self._settled.extend(TransferInfo(engine=known.engine, party=party.hex(), operation=op) for op in stats.settled)
+        known.gauges = {
+            (sample.name, sample.labels): sample.value
+            for sample in stats.gauges
+            if _is_known(sample, Type.GAUGE) and _is_sound(engine, sample.value)
+        }
+        for sample in stats.counters:
+            if _is_known(sample, Type.COUNTER) and _is_sound(engine, sample.value):
+                _add_counter(engine, known, (sample.name, sample.labels), sample.value)
+        for histogram in stats.histograms:
+            if _is_known(histogram, Type.HISTOGRAM) and _is_sound(engine, histogram.sum, *histogram.counts):
+                _add_histogram(engine, known, histogram)
+
+    def tick(self, now: float) -> None:
+        """Drop the levels of silent parties, and engines nobody has belonged to for long."""
+        for party in self._parties.values():
+            if party.gauges and now - party.heard_at > self._silence_seconds:
+                party.gauges, party.pending = {}, ()
+        for label in [label for label, engine in self._engines.items() if now - engine.left_at > KEEP_SECONDS]:
+            del self._engines[label]
+
+    def engine_label(self, engine: str) -> str:
+        """The name an engine is shown under: its own, or ``other`` when there are too many."""
+        return engine if engine in self._engines or len(self._engines) < MAX_ENGINES else OTHER
+
+    def model_label(self, model: str) -> str:
+        """The name a model is shown under: its own, or ``other`` when there are too many."""
+        if model in self._models or len(self._models) < MAX_MODELS:
+            self._models.add(model)
+            return model
+        return OTHER
+
+    def state_of(self, party: bytes) -> State:
+        """How the party sees its gateway, as last told."""
+        known = self._parties.get(party)
+        return State.CONNECTING if known is None else known.state
+
+    def readings(self) -> dict[str, EngineReading]:
+        """Every engine by the name it is shown under."""
+        gauges: dict[str, dict[Series, float]] = {label: {} for label in self._engines}
+        for party in self._parties.values():
+            _add_levels(gauges[party.engine], party.gauges)
+        return {
+            label: EngineReading(
+                model=engine.model,
+                gauges=_samples(gauges[label]),
+                counters=_samples(engine.counters),
+                histograms=tuple(
+                    HistogramSample(name, labels, tuple(counts), total)
+                    for (name, labels), (counts, total) in engine.histograms.items()
+                ),
+                last_heartbeat_at=engine.last_heartbeat_at,
+            )
+            for label, engine in self._engines.items()
+        }
+
+    def transfers(self) -> Iterator[TransferInfo]:
+        """Operations pending as last told, then the last ones settled, newest first."""
+        for party, known in self._parties.items():
+            for operation in known.pending:
+                yield TransferInfo(engine=known.engine, party=party.hex(), operation=operation)
+        yield from reversed(self._settled)
+
+    def _note_if_left(self, label: str, now: float) -> None:
+        if all(party.engine != label for party in self._parties.values()):
+            self._engines[label].left_at = now
+
+
+def _samples(series: dict[Series, float]) -> tuple[Sample, ...]:
+    return tuple(Sample(name, labels, value) for (name, labels), value in series.items())
+
+
+def _is_known(sample: Sample | HistogramSample, kind: Type) -> bool:
+    """Whether the metrics table has this series; others are ignored, as unknown fields are."""
+    metric = ADAPTER_BY_NAME.get(sample.name)
+    if metric is None or metric.type is not kind or len(sample.labels) != len(metric.labels):
+        return False
+    if isinstance(sample, HistogramSample) and len(sample.counts) != len(metric.buckets) + 1:
+        return False
+    return all(
+        label.values is None or value in label.values for label, value in zip(metric.labels, sample.labels, strict=True)
+    )
+
+
+def _is_sound(engine: _Engine, *values: float) -> bool:
+    """Whether all values are numbers of at least 0; one that is not is counted and dropped."""
+    if all(math.isfinite(value) and value >= 0 for value in values):
+        return True
+    _count_invalid(engine)
+    return False
+
+
+def _count_invalid(engine: _Engine) -> None:
+    series: Series = ("invalid_samples", ())
+    engine.counters[series] = engine.counters.get(series, 0.0) + 1
+
+
+def _add_counter(engine: _Engine, party: _Party, series: Series, total: float) -> None:
+    grown = total - party.counters.get(series, 0.0)
+    if grown < 0:
+        _count_invalid(engine)
+        return
+    party.counters[series] = total
+    engine.counters[series] = engine.counters.get(series, 0.0) + grown
+
+
+def _add_histogram(engine: _Engine, party: _Party, sample: HistogramSample) -> None:
+    series = (sample.name, sample.labels)
+    before, sum_before = party.histograms.get(series, ((0,) * len(sample.counts), 0.0))
+    grown = [now - then for now, then in zip(sample.counts, before, strict=True)]
+    if min(grown) < 0:
+        _count_invalid(engine)
+        return
+    party.histograms[series] = (sample.counts, sample.sum)
+    counts, total = engine.histograms.get(series, ([0] * len(sample.counts), 0.0))
+    engine.histograms[series] = (
+        [count + more for count, more in zip(counts, grown, strict=True)],
+        total + max(0.0, sample.sum - sum_before),
+    )
+
+
+def _add_levels(levels: dict[Series, float], more: dict[Series, float]) -> None:
+    """Add one party's gauges to its engine's; of times, the oldest one there is."""
+    for series, value in more.items():
+        if series[0] == _OLDEST:
+            times = [time for time in (levels.get(series, 0.0), value) if time > 0]
+            levels[series] = min(times, default=0.0)
+        else:
+            levels[series] = levels.get(series, 0.0) + value

@@ -1,0 +1,161 @@
+"""The directory shared with engines, and the one operators have: made or taken, with the modes they must have.
+
+Owns: paths, modes and owners of both directories, and the small file that says who runs there. Must not know: what the
+pool holds, messages. Runs on the main thread before the loop and after it.
+"""
+
+import grp
+import json
+import os
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import GatewayConfig
+from gateway.wire.messages import MAX_SOCKET_PATH_BYTES
+
+SOCKET = "gateway.sock"
+POOL = "pool"
+FACTS = "gateway.pid"
+ADMIN_SOCKET = "admin.sock"
+ADMIN_FACTS = "admin.json"
+
+_TEMPORARY_PARENT = Path("/dev/shm")  # noqa: S108 - the memory file system, which a pool must lie on
+
+
+class StartError(Exception):
+    """The daemon cannot start; the message says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Both directories, ready for use. ``notes`` are lines for the log."""
+
+    path: Path
+    admin_path: Path
+    is_temporary: bool
+    file_mode: int  # of sockets and the pool
+    gid: int  # -1: as it comes
+    notes: tuple[str, ...] = ()
+
+    @property
+    def socket(self) -> Path:
+        """Where engines connect."""
+        return self.path / SOCKET
+
+    @property
+    def pool(self) -> Path:
+        """The pool file."""
+        return self.path / POOL
+
+    @property
+    def facts(self) -> Path:
+        """Who runs here, in words: the lock on the pool file is what keeps a second daemon out."""
+        return self.path / FACTS
+
+    @property
+    def admin_socket(self) -> Path:
+        """Where the admin process and the command line connect."""
+        return self.admin_path / ADMIN_SOCKET
+
+    @property
+    def admin_facts(self) -> Path:
+        """Written by the admin process once it listens: ``{"url": …}``."""
+        return self.admin_path / ADMIN_FACTS
+
+    def holder(self) -> str:
+        """Who runs here as far as is known, with the facts of the pool file that it holds; for whoever is refused."""
+        try:
+            inode = f"inode {self.pool.stat().st_ino}"
+        except OSError:
+            inode = "no such file now"
+        return f"another daemon holds {self.pool} ({inode}, {_facts_of(self.facts)})"
+
+    def write_facts(self, boot: bytes) -> None:
+        """Say who runs here, for whoever is refused."""
+        facts = {"pid": os.getpid(), "boot_id": boot.hex(), "started_at": time.time()}
+        self.facts.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+    def remove(self) -> None:
+        """After a clean stop: take away all that this daemon made here, if the directory was its own."""
+        self.admin_facts.unlink(missing_ok=True)
+        if self.is_temporary:
+            self.facts.unlink(missing_ok=True)
+            for directory in (self.path, self.admin_path):
+                directory.rmdir()
+
+
+def take(config: GatewayConfig) -> RunDirectory:
+    """Make the directories, or take them as they are, and check that both can be used.
+
+    Raises:
+        StartError: one cannot be made or taken, its path is too long for a socket, or the group does not exist.
+    """
+    gid = _group_id(config.run_dir_group)
+    mode = 0o700 if gid == -1 else 0o2770
+    is_temporary = not config.run_dir
+    if is_temporary:
+        path = Path(tempfile.mkdtemp(prefix="kvgate-", dir=_TEMPORARY_PARENT))
+    else:
+        path = Path(config.run_dir).absolute()
+    admin_path = Path(config.admin_dir).absolute() if config.admin_dir else path.with_name(f"{path.name}.admin")
+    for socket in (path / SOCKET, admin_path / ADMIN_SOCKET):
+        size = len(os.fsencode(socket))
+        if size > MAX_SOCKET_PATH_BYTES:
+            raise StartError(f"socket path {socket} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed")
+    notes = (*_take(path, mode, gid, {FACTS, POOL}), *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS}))
+    return RunDirectory(path, admin_path, is_temporary, file_mode=0o600 if gid == -1 else 0o660, gid=gid, notes=notes)
+
+
+def _facts_of(path: Path) -> str:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return f"pid {facts['pid']}, boot {facts['boot_id']}"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "of unknown pid"
+
+
+def _group_id(group: str) -> int:
+    if not group:
+        return -1
+    if group.isascii() and group.isdigit():
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise StartError(f"run_dir_group is {group!r}, and there is no such group") from None
+
+
+def _take(path: Path, mode: int, gid: int, ours: set[str]) -> list[str]:
+    """Make a directory, or take one that is empty or was taken before; returns lines for the log.
+
+    A directory of our own gets the modes it must have. One that holds other files than ours is refused: its modes are
+    not ours to change. One of another owner is taken as it is if it can be used, as volumes of containers are.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        status = path.stat()
+        names = {entry.name for entry in path.iterdir()}
+        if status.st_uid != os.geteuid():
+            if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+                raise StartError(f"{_describe(path, status)} cannot be used by {_whoami()}")
+            return [f"{_describe(path, status)} is another owner's and is taken as it is"]
+        if names and not names & ours:
+            raise StartError(
+                f"{path} holds other files ({', '.join(sorted(names)[:3])}), expected an empty or a kvgate directory"
+            )
+        os.chown(path, -1, gid)
+        path.chmod(mode)
+    except OSError as error:
+        raise StartError(f"cannot make or take {path} with mode {mode:o} as {_whoami()}: {error}") from None
+    return []
+
+
+def _describe(path: Path, status: os.stat_result) -> str:
+    return f"{path} (mode {stat.S_IMODE(status.st_mode):o}, uid {status.st_uid}, gid {status.st_gid})"
+
+
+def _whoami() -> str:
+    return f"uid {os.geteuid()}, gid {os.getegid()}"

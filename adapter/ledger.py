@@ -135,12 +135,12 @@ class Ledger:
         if refuse is Reason.NONE:
             refuse = self._over_bounds(transfer)
         self._admit(operation)
+        for chunk in self._needless_chunks(transfer):
+            operation.move(chunk, DONE)
         actions: list[Action] = []
         if refuse is not Reason.NONE:
             self._give_up(operation, OutcomeKind.REFUSED, refuse, now, actions)
             return number, self._end_step(actions)
-        for chunk in self._needless_chunks(transfer):
-            operation.move(chunk, DONE)
         if event is not None and operation.tally[TODO]:
             actions.append(WatchEvent(number, event))
         self._advance(operation, now, actions)

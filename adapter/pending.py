@@ -139,10 +139,10 @@ class Operation:
 
     def outcome(self) -> tuple[OutcomeKind, Reason]:
         """How it ended, once every chunk is final or it was given up."""
+        if self.tally[DONE] == len(self.states):
+            return (OutcomeKind.STORED if self.kind is OperationKind.STORE else OutcomeKind.LOADED), Reason.NONE
         if self.ending is not None:
             return self.ending
-        if self.tally[LOST] == 0:
-            return (OutcomeKind.STORED if self.kind is OperationKind.STORE else OutcomeKind.LOADED), Reason.NONE
         if self.tally[DONE]:
             return OutcomeKind.PARTIAL, self.first_loss
         return (OutcomeKind.REFUSED if self.first_loss in _REFUSALS else OutcomeKind.FAILED), self.first_loss

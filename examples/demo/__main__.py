@@ -3,11 +3,12 @@
 Two engines replay chats through one gateway. On the way the gateway is drained and resumed under load, and killed with
 SIGKILL and started again; every byte the engines retrieve is compared. Exits with 0 only if all of it held.
 
-``KVGATE_TRACE`` names a trace file to replay instead of the chats made here.
+``KVGATE_TRACE`` names a trace file to replay instead of the chats made here; ``--requests`` says how many.
 
 Owns: the order of events, and what must hold. Runs on the main thread.
 """
 
+import argparse
 import contextlib
 import os
 import signal
@@ -29,7 +30,7 @@ from examples.demo.report import Screen
 from examples.demo.sizes import CHUNK_TOKENS, NUM_ENGINES, Sizes, TooSmallError, fit, measure
 
 _REQUESTS = 400
-_REPLAY_SECONDS = 100.0  # a slow machine serves fewer requests, not longer
+_REPLAY_SECONDS = 80.0  # a slow machine serves fewer requests, not longer
 _STEP_SECONDS = 30.0  # what any one step may take
 _DRAINED_SECONDS = 1.0  # the engines run on without a gateway for so long
 _POOL_FOLDER = Path("/dev/shm")  # noqa: S108 - memory is where a pool belongs; the folder made in it is private
@@ -54,10 +55,11 @@ class Times:
 class Demo:
     """One run: the gateway, its engines, and what is done to them."""
 
-    def __init__(self, gateway: Gateway, fleet: Fleet, screen: Screen) -> None:
+    def __init__(self, gateway: Gateway, fleet: Fleet, screen: Screen, requests: int) -> None:
         self._gateway = gateway
         self._fleet = fleet
         self._screen = screen
+        self._requests = requests
         self._began = time.monotonic()
         self.times = Times()
 
@@ -134,7 +136,7 @@ class Demo:
     def _share(self) -> float:
         """How far the replay is: in requests or in time, whichever is more."""
         elapsed = time.monotonic() - self._began
-        return 1.0 if self._fleet.is_idle else max(self._fleet.requests / _REQUESTS, elapsed / _REPLAY_SECONDS)
+        return 1.0 if self._fleet.is_idle else max(self._fleet.requests / self._requests, elapsed / _REPLAY_SECONDS)
 
     def _are_engines(self, state: str) -> bool:
         return all(figures.state == state for figures in self._fleet.figures.values())
@@ -171,6 +173,9 @@ class Demo:
 
 def main() -> int:
     """Run the demo; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--requests", type=int, default=_REQUESTS, help=f"how many to replay ({_REQUESTS})")
+    requests = parser.parse_args().requests
     signal.signal(signal.SIGTERM, _interrupt)
     trace_path = os.environ.get("KVGATE_TRACE", "")
     try:
@@ -178,7 +183,7 @@ def main() -> int:
             next(trace(Path(trace_path), max_tokens=CHUNK_TOKENS))  # a bad file is told before anything starts
         sizes = fit(measure(_POOL_FOLDER))
         with tempfile.TemporaryDirectory(prefix="kvgate-demo-", dir=_POOL_FOLDER) as home:
-            problems = _play(Path(home), sizes, trace_path)
+            problems = _play(Path(home), sizes, requests, trace_path)
     except KeyboardInterrupt:
         print("interrupted; nothing is left behind", file=sys.stderr)
         return 130
@@ -197,20 +202,20 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _play(home: Path, sizes: Sizes, trace_path: str) -> list[str]:
+def _play(home: Path, sizes: Sizes, requests: int, trace_path: str) -> list[str]:
     """One whole run; returns what did not hold."""
     gateway = Gateway(home, sizes.pool_bytes)
     with contextlib.ExitStack() as stack:
         stack.callback(gateway.stop)
-        screen = stack.enter_context(Screen(_REQUESTS))
+        screen = stack.enter_context(Screen(requests))
         screen.say(
             f"{sizes.layers} layers, {sizes.chunk_bytes / 2**20:g} MiB a chunk, a pool of {sizes.pool_chunks} chunks, "
             f"{NUM_ENGINES} engines, {trace_path or 'chats made here'}"
         )
         screen.say(f"gateway ready in {gateway.start():.2f} s")
-        fleet = Fleet(home, gateway.run_dir, sizes, _REQUESTS, trace_path)
+        fleet = Fleet(home, gateway.run_dir, sizes, requests, trace_path)
         stack.callback(fleet.close)
-        demo = Demo(gateway, fleet, screen)
+        demo = Demo(gateway, fleet, screen, requests)
         demo.run()
         scrape = demo.rest()
         statuses = [*fleet.close(), gateway.stop()]

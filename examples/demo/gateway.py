@@ -17,6 +17,7 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+_KVGATE = (sys.executable, "-c", "from gateway.cli.main import main; main()")  # what the kvgate script does
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _GONE_SECONDS = 5.0
@@ -69,11 +70,10 @@ class Gateway:
             GatewayFailedError: it ended, or was not ready in time.
         """
         began = time.monotonic()
-        kvgate = Path(sys.executable).with_name("kvgate")
         arguments = ["--run-dir", str(self.run_dir), "--pool-size", str(self._pool_bytes), "--admin", "127.0.0.1:0"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [kvgate, "serve", *arguments],
+                [*_KVGATE, "serve", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

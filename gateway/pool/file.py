@@ -130,7 +130,7 @@ class PoolFile:
 
     @property
     def clear_epoch(self) -> int:
-        """Chunks published under an older one are gone."""
+        """Raised by each clear; a namespace's own says which of its chunks are gone."""
         return self._page.clear_epoch
 
     @property
@@ -180,7 +180,12 @@ class PoolFile:
         Once, before anything is granted. What was dropped, and why, stands in ``notes``.
         """
         end = SLOT_HEADERS_OFFSET + self.layout.num_slots * SLOT_HEADER_BYTES
-        scan = scan_headers(memoryview(self._headers)[SLOT_HEADERS_OFFSET:end], self.layout, self.clear_epoch)
+        scan = scan_headers(
+            memoryview(self._headers)[SLOT_HEADERS_OFFSET:end],
+            self.layout,
+            self.clear_epoch,
+            {entry.namespace: entry.clear_epoch for entry in self.namespaces()},
+        )
         for slots, why in (
             (scan.torn, "were torn by the end of an earlier daemon"),
             (scan.stale, "had been cleared"),
@@ -208,7 +213,7 @@ class PoolFile:
         self._write_header(slot, bytes(SLOT_HEADER_BYTES))
 
     def write_clear_epoch(self, clear_epoch: int) -> None:
-        """Raise the clear epoch: READY slots of an older one do not survive a restart."""
+        """Raise the clear epoch, before any namespace is given this one."""
         self._write_page(clear_epoch=clear_epoch)
 
     def namespaces(self) -> list[NamespaceEntry]:

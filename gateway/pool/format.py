@@ -37,7 +37,7 @@ ALIGNMENT = 65536  # the largest page size of the processors we run on: header a
 
 NAMESPACE_ENTRY_BYTES = 512
 NAMESPACE_ENTRIES = 1024
-MAX_MODEL_BYTES = 464  # of a model's name in UTF-8; what is longer is cut
+MAX_MODEL_BYTES = 456  # of a model's name in UTF-8; what is longer is cut
 NAMESPACE_OFFSET = ALIGNMENT
 
 SLOT_HEADER_BYTES = 128
@@ -49,7 +49,7 @@ SLOT_ALIGNMENT = 64  # a cache line
 _NAMESPACE_MAGIC = b"kvns"
 _PREAMBLE = struct.Struct("<8sI")
 _PAGE = struct.Struct("<8sI4x16s6Q")
-_NAMESPACE = struct.Struct(f"<4sIIHxxQ16s{MAX_MODEL_BYTES}s")
+_NAMESPACE = struct.Struct(f"<4sIIHxxQQ16s{MAX_MODEL_BYTES}s")
 _SLOT = struct.Struct("<4I16s16s32s5Q")
 _CRC = struct.Struct("<I4x")
 
@@ -143,7 +143,7 @@ class HeaderPage(msgspec.Struct, frozen=True):
     Attributes:
         pool_id: random 16 bytes, made with the file.
         boot_epoch: raised at each start of a daemon on this file; generations begin with it.
-        clear_epoch: chunks published under an older one are gone.
+        clear_epoch: raised by each clear; no namespace's is larger.
         sequence: raised with each write of the page.
     """
 
@@ -155,12 +155,17 @@ class HeaderPage(msgspec.Struct, frozen=True):
 
 
 class NamespaceEntry(msgspec.Struct, frozen=True):
-    """What a namespace belongs to, so that a warm start can name its chunks."""
+    """What a namespace belongs to, so that a warm start can name its chunks.
+
+    Attributes:
+        clear_epoch: chunks of this namespace published under an older one are gone.
+    """
 
     namespace: bytes
     model: str
     shard_count: int
     chunk_tokens: int
+    clear_epoch: int = 0
 
 
 class SlotHeader(msgspec.Struct, frozen=True, gc=False):
@@ -251,12 +256,26 @@ def decode_pages(data: bytes) -> HeaderPage:
 
 
 def encode_namespace(entry: NamespaceEntry, sequence: int) -> bytes:
-    """One entry of the namespace table. ``sequence`` tells which of the entries was written last."""
+    """One entry of the namespace table. ``sequence`` tells which of the entries was written last.
+
+    Raises:
+        ValueError: the id has the wrong length.
+        struct.error: a number does not fit its field.
+    """
     model = entry.model.encode("utf-8", "replace")
     if len(model) > MAX_MODEL_BYTES:
         model = model[:MAX_MODEL_BYTES].decode("utf-8", "ignore").encode()
+    if len(entry.namespace) != 16:
+        raise ValueError(f"namespace must have 16 bytes: {entry}")
     record = _NAMESPACE.pack(
-        _NAMESPACE_MAGIC, entry.shard_count, entry.chunk_tokens, len(model), sequence, entry.namespace, model
+        _NAMESPACE_MAGIC,
+        entry.shard_count,
+        entry.chunk_tokens,
+        len(model),
+        sequence,
+        entry.clear_epoch,
+        entry.namespace,
+        model,
     )
     return record + _CRC.pack(zlib.crc32(record))
 
@@ -267,8 +286,9 @@ def decode_namespace(data: bytes) -> tuple[NamespaceEntry, int] | None:
         return None
     if _CRC.unpack_from(data, _NAMESPACE.size)[0] != zlib.crc32(data[: _NAMESPACE.size]):
         return None
-    _, shard_count, chunk_tokens, length, sequence, namespace, model = _NAMESPACE.unpack_from(data)
-    return NamespaceEntry(namespace, model[:length].decode("utf-8", "replace"), shard_count, chunk_tokens), sequence
+    _, shard_count, chunk_tokens, length, sequence, clear_epoch, namespace, name = _NAMESPACE.unpack_from(data)
+    model = name[:length].decode("utf-8", "replace")
+    return NamespaceEntry(namespace, model, shard_count, chunk_tokens, clear_epoch), sequence
 
 
 def encode_slot(header: SlotHeader) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,19 +64,18 @@ class Scan:
     conflicting: list[int]  # disagree with their slab on its extent
     repeated: list[int]  # READY twice; the other one has the higher generation
 
-    def dropped(self) -> Iterable[int]:
-        """All slots whose headers must be written as free."""
-        return (*self.torn, *self.stale, *self.conflicting, *self.repeated)
 
-
-def scan_headers(region: memoryview | bytes, layout: Layout, clear_epoch: int) -> Scan:
+def scan_headers(
+    region: memoryview | bytes, layout: Layout, clear_epoch: int, namespace_epochs: Mapping[bytes, int]
+) -> Scan:
     """Read every slot header of a pool nobody else writes to.
 
     Args:
         region: the slot headers, ``layout.num_slots * SLOT_HEADER_BYTES`` bytes.
         layout: the file's arithmetic.
-        clear_epoch: the header page's; READY slots of an older one are dropped. WRITING slots never are for that
-            reason: their owner may be writing still.
+        clear_epoch: the header page's.
+        namespace_epochs: the clear epoch of each namespace that the file remembers; READY slots of an older one are
+            dropped. For a namespace it has forgotten the header page's counts: it may have been cleared.
     """
     table = np.frombuffer(region, dtype=_ROW, count=layout.num_slots)
     words = np.frombuffer(region, dtype="<u8", count=layout.num_slots * SLOT_HEADER_BYTES // 8)
@@ -84,8 +83,7 @@ def scan_headers(region: memoryview | bytes, layout: Layout, clear_epoch: int) -
     rows = table[used]
 
     rows, used, torn = _split(rows, used, _is_whole(rows) & _is_in_place(rows, used, layout))
-    is_recent = (rows["state"] == SlotState.WRITING) | (rows["clear_epoch"] >= clear_epoch)
-    rows, used, stale = _split(rows, used, is_recent)
+    rows, used, stale = _split(rows, used, _is_not_cleared(rows, clear_epoch, namespace_epochs))
     rows, used, conflicting = _split(rows, used, _agree_on_extent(rows, used // layout.slots_per_slab))
     rows, used, repeated = _split(rows, used, _is_latest_of_its_key(rows))
     return Scan(_headers(rows, used), torn, stale, conflicting, repeated)
@@ -120,6 +118,18 @@ def _is_in_place(rows: Rows, used: Numbers, layout: Layout) -> Mask:
         & (rows["payload_bytes"] <= extent)
     )
     return in_place
+
+
+def _is_not_cleared(rows: Rows, clear_epoch: int, namespace_epochs: Mapping[bytes, int]) -> Mask:
+    """False for READY headers older than their namespace's last clear. A WRITING one's owner may be writing still."""
+    keep = np.ones(len(rows), dtype=np.bool_)
+    doubtful = np.flatnonzero((rows["state"] == SlotState.READY) & (rows["clear_epoch"] < clear_epoch))
+    namespaces, epochs = rows["namespace"][doubtful].tolist(), rows["clear_epoch"][doubtful].tolist()
+    keep[doubtful] = [
+        epoch >= namespace_epochs.get(namespace, clear_epoch)
+        for namespace, epoch in zip(namespaces, epochs, strict=True)
+    ]
+    return keep
 
 
 def _agree_on_extent(rows: Rows, slabs: Numbers) -> Mask:

@@ -59,7 +59,7 @@ class PoolWriter:
     def namespaces(self) -> list[NamespaceRecord]:
         """Every namespace the file remembers."""
         return [
-            NamespaceRecord(entry.namespace, entry.model, entry.shard_count, entry.chunk_tokens)
+            NamespaceRecord(entry.namespace, entry.model, entry.shard_count, entry.chunk_tokens, entry.clear_epoch)
             for entry in self._pool.namespaces()
         ]
 
@@ -103,4 +103,5 @@ def _entry(record: NamespaceRecord) -> NamespaceEntry:
         model=record.model,
         shard_count=record.shard_count,
         chunk_tokens=record.chunk_tokens,
+        clear_epoch=record.clear_epoch,
     )

@@ -230,6 +230,7 @@ class Service:
             chunk_bytes=request.chunk_bytes,
             pid=request.pid,
             software=request.software,
+            chunk_tokens=request.chunk_tokens,
         )
         self._core.register(
             spec,

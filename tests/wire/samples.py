@@ -103,6 +103,7 @@ REQUESTS: tuple[messages.AnyRequest, ...] = (
         holds_nothing=False,
         pid=12,
         software="kvgate-adapter/0.1.0",
+        chunk_tokens=128,
     ),
     messages.Unregister(**ASKED, party=PARTY),
     messages.Ping(

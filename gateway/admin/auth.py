@@ -40,7 +40,7 @@ class Access:
     def decide(self, method: str, path: str, headers: Mapping[str, str]) -> Decision:
         """Whether the request may go on; ``headers`` are by lower-case name."""
         host = headers.get("host", "")
-        if self.is_loopback and host and not is_loopback(_without_port(host)):
+        if self.is_loopback and host and not is_loopback(_without_port(host).lower()):
             return Decision.FOREIGN_HOST
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():

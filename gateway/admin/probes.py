@@ -56,7 +56,7 @@ def probes_router(core: CoreClient, *, core_pid: int | None, shows_reasons: bool
             raise failing_as_problem("not_alive", f"stale: {_names(stale)}", stale)
         return Alive(alive=True)
 
-    @router.get("/readyz", responses=responses(503), operation_id="readyz", response_model_exclude_none=True)
+    @router.get("/readyz", responses=responses(422, 503), operation_id="readyz", response_model_exclude_none=True)
     async def readyz(
         verbose: Annotated[str | None, Query(description="Given at all: list the checks.")] = None,
     ) -> Ready:

@@ -19,6 +19,11 @@ from gateway.wire.codes import Lifecycle
 MAX_WAIT_SECONDS = 300
 _POLL_SECONDS = 0.1
 
+_READ = responses(401, 403, 422, 503)
+_CHANGE = responses(401, 403, 409, 413, 415, 422, 503)
+_ENGINE_READ = _READ | responses(404)
+_ENGINE_CHANGE = _CHANGE | responses(404)
+
 RequestedBy = Annotated[
     str,
     Header(
@@ -37,7 +42,7 @@ def operator_router(core: CoreClient) -> APIRouter:
 
 
 def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
-    @router.get("/state", tags=["gateway"], responses=responses(503), operation_id="get_state")
+    @router.get("/state", tags=["gateway"], responses=_READ, operation_id="get_state")
     async def get_state() -> views.GatewayState:
         """State, health with its checks, the last drain, engines and pool."""
         return views.state_of(await core.snapshot())
@@ -46,7 +51,7 @@ def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
         "/drain",
         tags=["gateway"],
         status_code=HTTPStatus.ACCEPTED,
-        responses=responses(401, 403, 409, 422, 503) | {200: {"model": views.Drain, "description": "Drained already"}},
+        responses=_CHANGE | {200: {"model": views.Drain, "description": "Drained already"}},
         operation_id="drain",
     )
     async def drain(
@@ -71,7 +76,7 @@ def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
             response.status_code = HTTPStatus.OK
         return views.Drain.model_validate(reply.drain)
 
-    @router.get("/drain", tags=["gateway"], responses=responses(422, 503), operation_id="get_drain")
+    @router.get("/drain", tags=["gateway"], responses=_READ, operation_id="get_drain")
     async def get_drain(
         request: Request,
         wait_seconds: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)] = 0,
@@ -86,7 +91,7 @@ def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
                 return views.drain_of(found)
             await asyncio.sleep(min(_POLL_SECONDS, left))
 
-    @router.post("/resume", tags=["gateway"], responses=responses(401, 403, 409, 422, 503), operation_id="resume")
+    @router.post("/resume", tags=["gateway"], responses=_CHANGE, operation_id="resume")
     async def resume(
         request: Request, body: views.ReasonBody | None = None, requested_by: RequestedBy = "api"
     ) -> views.GatewayState:
@@ -97,12 +102,12 @@ def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
 
 
 def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
-    @router.get("/engines", tags=["engines"], responses=responses(503), operation_id="list_engines")
+    @router.get("/engines", tags=["engines"], responses=_READ, operation_id="list_engines")
     async def list_engines() -> views.Engines:
         """Every engine with its parties and what it has pending."""
         return views.engines_of(await core.snapshot())
 
-    @router.get("/engines/{name}", tags=["engines"], responses=responses(404, 503), operation_id="get_engine")
+    @router.get("/engines/{name}", tags=["engines"], responses=_ENGINE_READ, operation_id="get_engine")
     async def get_engine(name: str) -> views.Engine:
         """One engine."""
         return await _engine(core, name)
@@ -111,8 +116,7 @@ def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
         "/engines/{name}/drain",
         tags=["engines"],
         status_code=HTTPStatus.ACCEPTED,
-        responses=responses(401, 403, 404, 409, 422, 503)
-        | {200: {"model": views.Engine, "description": "Drained already"}},
+        responses=_ENGINE_CHANGE | {200: {"model": views.Engine, "description": "Drained already"}},
         operation_id="drain_engine",
     )
     async def drain_engine(
@@ -144,7 +148,7 @@ def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
     @router.post(
         "/engines/{name}/resume",
         tags=["engines"],
-        responses=responses(401, 403, 404, 409, 422, 503),
+        responses=_ENGINE_CHANGE,
         operation_id="resume_engine",
     )
     async def resume_engine(
@@ -162,7 +166,7 @@ def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
         "/engines/{name}",
         tags=["engines"],
         status_code=HTTPStatus.NO_CONTENT,
-        responses=responses(401, 403, 404, 409, 422, 503),
+        responses=_ENGINE_CHANGE,
         operation_id="remove_engine",
     )
     async def remove_engine(name: str, request: Request, requested_by: RequestedBy = "api") -> None:
@@ -172,19 +176,19 @@ def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
 
 
 def _add_cache_routes(router: APIRouter, core: CoreClient) -> None:
-    @router.get("/transfers", tags=["transfers"], responses=responses(422, 503), operation_id="list_transfers")
+    @router.get("/transfers", tags=["transfers"], responses=_READ, operation_id="list_transfers")
     async def list_transfers(
         engine: str | None = None, request: str | None = None, state: views.TransferState | None = None
     ) -> views.Transfers:
         """Pending operations with their age, and those settled lately: the story of a request."""
         return views.transfers_of(await core.snapshot(transfers=True), engine, request, state)
 
-    @router.get("/cache", tags=["cache"], responses=responses(503), operation_id="get_cache")
+    @router.get("/cache", tags=["cache"], responses=_READ, operation_id="get_cache")
     async def get_cache() -> views.Cache:
         """What the pool holds, by model and by namespace."""
         return views.cache_of(await core.snapshot())
 
-    @router.post("/cache/clear", tags=["cache"], responses=responses(401, 403, 409, 422, 503), operation_id="clear")
+    @router.post("/cache/clear", tags=["cache"], responses=_CHANGE, operation_id="clear")
     async def clear(request: Request, body: views.ClearBody, requested_by: RequestedBy = "api") -> views.ClearResult:
         """Forget chunks. What readers still hold is freed when they are done."""
         reply = await core.change(

@@ -80,6 +80,9 @@ def run(settings: GatewayConfig) -> int:
         return 1
     except _StopRequestedError:
         return 0
+    except Exception:  # noqa: BLE001 - the last line of a daemon's life is for its operator
+        _log.exception("failed")
+        return 1
     finally:
         faulthandler.unregister(signal.SIGUSR2)
 

@@ -1,0 +1,628 @@
+"""The adapter's line to its gateway: one thread, one socket, one lock.
+
+Owns: the DEALER socket and its ZeroMQ context, the requests that wait for replies, the party's hold on the pool file,
+the ``Liveness`` table it feeds and obeys, and the adapter's one lock. Must not know: operations, lookups, memory: those
+are the ``Half`` it serves.
+
+Threads: the link thread runs the loop below, and nobody else touches the socket. Engine threads call ``post``,
+``drain``, ``resume``, ``close`` and read ``state``; they take the lock for a few microseconds and never wait for the
+gateway.
+
+The lock (re-entrant, the only one of an adapter) covers the half's tables and the liveness table together: a state that
+refuses work and the clean-up of what was accepted before it are one step, with no submit in between.
+
+Each round of the loop: receive what came, make the calls that were posted, then let time pass: end requests that have
+waited too long, look at the daemon's lock (at least every 50 ms: free after held is proof of death), say what is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from adapter.attachment import AttachError, Attachment
+from adapter.inbox import Inbox
+from adapter.liveness import EndDrain, Liveness, Message, Order, Reconnect, Say, Settle, WindDown
+from adapter.requests import Finish, Requests
+from adapter.throttle import Throttle
+from gateway import __version__
+from gateway.wire import codec
+from gateway.wire.codes import ErrorCode, Reason, State, Trigger
+from gateway.wire.messages import (
+    OLDEST_PROTOCOL_VERSION,
+    POOL_FORMAT,
+    PROTOCOL_VERSION,
+    AnyReply,
+    Done,
+    Error,
+    Found,
+    Hello,
+    Ping,
+    Pong,
+    Readable,
+    Register,
+    Reply,
+    Request,
+    Reserved,
+    Unregister,
+    Welcome,
+)
+
+logger = logging.getLogger("kvgate.adapter")
+
+SOFTWARE = f"kvgate {__version__}"
+
+#: Between two looks at the daemon's lock. With the kernel's own time for a killed process, death is seen in 0.2 s.
+LOCK_LOOK_SECONDS = 0.05
+#: A request without an own, earlier deadline ends after this: just within the 3 s a caller may be kept.
+REPLY_SECONDS = 2.9
+#: How long leaving waits for the gateway to hear of it.
+LEAVE_SECONDS = 0.3
+#: Replies read in one round, so that a flood of them cannot keep the thread from its clock.
+MAX_REPLIES_A_ROUND = 256
+#: Posted calls made in one round, for the same reason.
+MAX_CALLS_A_ROUND = 1024
+#: Messages the socket holds for a gateway that does not read.
+SEND_QUEUE = 8192
+#: Longest path of a Unix socket: ``sun_path`` holds 108 bytes with its final zero.
+MAX_SOCKET_PATH_BYTES = 107
+
+_REASON_OF_TRIGGER = {
+    Trigger.GATEWAY_UNHEALTHY: Reason.GATEWAY_UNHEALTHY,
+    Trigger.UNRESPONSIVE: Reason.UNRESPONSIVE,
+    Trigger.DEAD: Reason.DEAD,
+    Trigger.RESTARTED: Reason.RESTARTED,
+    Trigger.CLOSE: Reason.CLOSED,
+}
+_REASON_OF_STATE = {
+    State.DRAINING: Reason.DRAINING,
+    State.UNHEALTHY: Reason.GATEWAY_UNHEALTHY,
+    State.UNRESPONSIVE: Reason.UNRESPONSIVE,
+    State.DEAD: Reason.DEAD,
+    State.CLOSED: Reason.CLOSED,
+}
+
+
+class PoolUnusableError(Exception):
+    """This party cannot use the gateway's pool. ``is_lasting``: not before one side is another version."""
+
+    def __init__(self, message: str, *, is_lasting: bool) -> None:
+        super().__init__(message)
+        self.is_lasting = is_lasting
+
+
+class Half(Protocol):
+    """The half of an adapter that a link serves. Every call comes with the link's lock held."""
+
+    def register_message(self, party: bytes) -> Register:
+        """What this half says of itself."""
+        ...
+
+    def ping_message(self, party: bytes) -> Ping:
+        """What a heartbeat carries."""
+        ...
+
+    def prepare(self, pool: Path, pool_id: bytes) -> None:
+        """Make ready for grants in this pool, before the registration. On the link thread; no unit runs.
+
+        Raises:
+            PoolUnusableError: it cannot.
+        """
+        ...
+
+    def is_idle(self) -> bool:
+        """Whether no copy runs: the lock may be given up, a new boot registered with."""
+        ...
+
+    def settle(self, trigger: Trigger) -> None:
+        """Give up all pending work."""
+        ...
+
+    def wind_down(self, trigger: Trigger, deadline: float) -> None:
+        """Take no new work; what is granted runs on to the deadline."""
+        ...
+
+    def end_drain(self) -> None:
+        """Work is accepted again."""
+        ...
+
+    def heard_pong(self, pong: Pong) -> None:
+        """A heartbeat was answered."""
+        ...
+
+    def heard_late(self, reply: Reply) -> None:
+        """A reply came whose request had been given up."""
+        ...
+
+    def tick(self, now: float) -> float:
+        """Let time pass; returns when something is due next (monotonic)."""
+        ...
+
+    def release(self) -> None:
+        """The link ends, no copy runs and none will: give up the pool."""
+        ...
+
+
+class Link:
+    """One party of the gateway.
+
+    Args:
+        run_dir: the gateway's shared directory.
+        heartbeat_seconds: between two PINGs.
+        half: whom it serves. It may use the link only once ``start`` was called.
+        name: of the thread.
+
+    Raises:
+        ValueError: the socket's path is too long for a Unix socket.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str], heartbeat_seconds: float, half: Half, name: str) -> None:
+        run_path = Path(run_dir)
+        self._socket_path = run_path / "gateway.sock"
+        size = len(os.fsencode(self._socket_path))
+        if size > MAX_SOCKET_PATH_BYTES:
+            raise ValueError(
+                f"socket path {self._socket_path} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed"
+            )
+        self._pool_path = run_path / "pool"
+        #: Random, and never derived from a process id: those repeat across containers.
+        self.party = secrets.token_bytes(16)
+        self.lock = threading.RLock()
+        #: Notified when the state changes or something settles.
+        self.changed = threading.Condition(self.lock)
+        #: Replies that met no request of theirs.
+        self.late_replies = 0
+        self._half = half
+        self._heartbeat_seconds = heartbeat_seconds
+        self._liveness = Liveness(heartbeat_seconds, time.monotonic())
+        self._requests = Requests()
+        self._inbox = Inbox()
+        self._process = os.getpid()
+        self._seen_state = State.CONNECTING  # as last told to those who wait
+        self._has_ended = False
+        self._is_leaving = False
+        # Of the link thread alone:
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._poller = zmq.Poller()
+        self._attachment: Attachment | None = None
+        self._attachment_is_stale = False
+        self._attach_at = -math.inf  # when to look at the pool's path next
+        self._welcome: Welcome | None = None
+        self._complaints = Throttle(60.0)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # -- any thread ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to look for the gateway. Returns at once."""
+        self._thread.start()
+
+    @property
+    def state(self) -> State:
+        """The adapter's view of its gateway."""
+        return self._liveness.state
+
+    @property
+    def boot(self) -> bytes:
+        """The boot id adopted; empty when there is none."""
+        return self._liveness.boot
+
+    @property
+    def reconnects(self) -> int:
+        """Registrations after the first."""
+        return max(0, self._liveness.reconnects)
+
+    @property
+    def flaps(self) -> int:
+        """Times the gateway stopped being healthy."""
+        return self._liveness.flaps
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their reply."""
+        return len(self._requests)
+
+    def check_process(self) -> None:
+        """Refuse to work in a forked child: the thread, the socket and the lock are the parent's.
+
+        Raises:
+            RuntimeError: this is not the process that made the adapter.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this adapter belongs to process {self._process} and cannot be used in process {os.getpid()}, "
+                "which was forked from it: make a new adapter here"
+            )
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Let the link thread make this call soon; after the link has ended it is dropped."""
+        with self.lock:
+            if not self._has_ended:
+                self._inbox.post(call)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Wait until the predicate holds, asking again at each change. Returns whether it does."""
+        with self.changed:
+            return self.changed.wait_for(predicate, max(0.0, timeout_seconds))
+
+    def wait_healthy(self, timeout_seconds: float) -> bool:
+        """Wait until work is accepted. Returns at once when the adapter is closed."""
+        self.wait_for(lambda: self.state in (State.HEALTHY, State.CLOSED), timeout_seconds)
+        return self.state is State.HEALTHY
+
+    def drain(self, deadline: float) -> None:
+        """An operator drains this adapter."""
+        with self.lock:
+            self._obey(self._liveness.drain(deadline))
+
+    def resume(self) -> None:
+        """An operator ends that drain."""
+        with self.lock:
+            self._obey(self._liveness.resume())
+
+    def announce(self) -> None:
+        """What this half says of itself has changed: say it again, before anything that is posted later."""
+        self.post(self._announce)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Settle everything, leave the gateway, end the thread.
+
+        While a copy runs the thread and the party's lock stay, however long; that is logged after ``timeout_seconds``.
+        """
+        with self.lock:
+            for order in self._liveness.close(time.monotonic()):
+                if isinstance(order, Settle):
+                    self._half.settle(order.trigger)
+            self.post(self._begin_leaving)
+            self.changed.notify_all()
+        if threading.current_thread() is not self._thread and self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+            if self._thread.is_alive():
+                logger.warning("closed, but a copy still runs: the thread and its lock end with it")
+
+    # -- the link thread -----------------------------------------------------------------------------------------------
+
+    def ask(self, message: Request, deadline: float, finish: Finish) -> None:
+        """Send a request; ``finish`` is called once, with the reply or the reason why there is none.
+
+        Args:
+            message: its number and boot are filled in.
+            deadline: when to give up (monotonic). A granting request carries it too.
+            finish: may be called before this returns.
+        """
+        if not self._liveness.is_registered:
+            finish(_REASON_OF_STATE.get(self._liveness.state, Reason.NOT_HEALTHY))
+            return
+        self._send(message, self._liveness.boot, deadline, finish)
+
+    def tell(self, message: Request) -> None:
+        """Send a request whose reply does not matter. One that is lost is healed by a heartbeat."""
+        if self._liveness.is_registered:
+            self._send(message, self._liveness.boot, time.monotonic() + REPLY_SECONDS, _ignore)
+
+    def _run(self) -> None:
+        self._context = zmq.Context(io_threads=1)  # its own: a shared one does not survive a fork
+        self._poller.register(self._inbox.bell, zmq.POLLIN)
+        wake_at = time.monotonic()
+        complaints = Throttle(1.0)
+        while not self._may_end():
+            try:
+                self._poll(wake_at)
+                self._receive()
+                self._make_posted_calls()
+                wake_at = self._tick(time.monotonic())
+            except Exception:  # a fault of ours must not end the thread on which all clean-up depends
+                wake_at = time.monotonic() + LOCK_LOOK_SECONDS
+                if complaints.let_through(wake_at) is not None:
+                    logger.exception("the link failed in one round and goes on")
+        self._leave()
+
+    def _poll(self, wake_at: float) -> None:
+        self._poller.poll(max(0, math.ceil((wake_at - time.monotonic()) * 1000)))
+
+    def _tick(self, now: float) -> float:
+        with self.lock:
+            for finish in self._requests.take_expired(now):
+                finish(Reason.NO_REPLY)
+            self._look_at_pool(now)
+            self._obey(self._liveness.tick(now, may_register=self._half.is_idle()))
+            half_at = self._half.tick(now)
+            said_at = self._liveness.next_due()
+            wake_at = min(now + LOCK_LOOK_SECONDS, self._requests.next_deadline(), half_at)
+            wake_at = min(wake_at, said_at) if said_at > now else wake_at
+            return max(wake_at, now + 0.001)
+
+    def _make_posted_calls(self) -> None:
+        # A posted call may hold the last reference to an event: nothing here may keep it once it was made.
+        for _ in range(MAX_CALLS_A_ROUND):
+            call = self._inbox.take()
+            if call is None:
+                return
+            call()
+
+    def _make_all_posted_calls(self) -> None:
+        while not self._inbox.is_empty:
+            self._make_posted_calls()
+
+    # -- the pool file
+
+    def _look_at_pool(self, now: float) -> None:
+        if self._attachment_is_stale and self._half.is_idle():
+            self._detach()
+        if self._attachment is None:
+            if now >= self._attach_at and not self._is_leaving:
+                self._attach_at = now + self._heartbeat_seconds
+                self._attach(now)
+            return
+        if self._attachment_is_stale:
+            return
+        if now >= self._attach_at:
+            self._attach_at = now + self._heartbeat_seconds
+            if not self._attachment.is_current():
+                self._complain(now, f"{self._pool_path} names another file or none; attaching again")
+                self._attachment_is_stale = True
+                self._obey(self._liveness.pool_gone(now))
+                return
+        lives = self._attachment.daemon_lives()
+        if not lives and self.state is State.CONNECTING:
+            self._complain(now, f"no gateway holds its lock on {self._pool_path}")
+        self._obey(self._liveness.lock_seen(lives, now))
+
+    def _attach(self, now: float) -> None:
+        try:
+            self._attachment = Attachment.open(self._pool_path, self.party)
+        except AttachError as error:
+            self._complain(now, str(error))
+
+    def _detach(self) -> None:
+        if self._attachment is not None:
+            self._attachment.close()
+        self._attachment = None
+        self._attachment_is_stale = False
+
+    def _complain(self, now: float, reason: str) -> None:
+        held_back = self._complaints.let_through(now)
+        if held_back is not None:
+            logger.warning("not connected: %s", reason)
+
+    # -- sending
+
+    def _send(self, message: Request, boot: bytes, deadline: float, finish: Finish) -> None:
+        if self._requests.is_full:
+            finish(Reason.SEND_ERROR)
+            return
+        number = self._requests.open(boot, deadline, finish)
+        try:
+            frame = codec.encode(msgspec.structs.replace(message, number=number, boot=boot))
+            self._open_socket().send(frame, zmq.NOBLOCK)
+        except codec.WireError as error:
+            logger.error("a request was not sent: %s", error)  # noqa: TRY400 - the trace says nothing more
+            reason = Reason.ENCODE_ERROR
+        except zmq.ZMQError:  # the queue for a gateway that does not read is full, or the path cannot be connected
+            reason = Reason.SEND_ERROR
+        else:
+            return
+        self._requests.take(number)
+        finish(reason)
+
+    def _open_socket(self) -> zmq.Socket[bytes]:
+        if self._socket is None:
+            assert self._context is not None, "the link thread made it first of all"  # noqa: S101
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+            socket.setsockopt(zmq.RECONNECT_IVL, 20)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+            socket.connect(f"ipc://{self._socket_path}")
+            self._poller.register(socket, zmq.POLLIN)
+            self._socket = socket
+        return self._socket
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._poller.unregister(self._socket)
+            self._socket.close(linger=0)
+            self._socket = None
+
+    def _end_requests(self, reason: Reason) -> None:
+        for finish in self._requests.take_all():
+            finish(reason)
+
+    # -- receiving
+
+    def _receive(self) -> None:
+        for _ in range(MAX_REPLIES_A_ROUND):
+            if self._socket is None:
+                return
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            with self.lock:
+                self._read(frames)
+
+    def _read(self, frames: list[bytes]) -> None:
+        try:
+            reply = codec.decode_reply(frames[-1])
+        except codec.WireError as error:
+            finish = self._requests.take(error.number)
+            if finish is None:
+                self.late_replies += 1
+            else:
+                finish(Reason.BAD_REPLY)
+            return
+        now = time.monotonic()
+        finish = self._requests.take(reply.number, reply.boot)
+        if reply.boot == self._liveness.boot:
+            self._liveness.heard(now)
+        elif finish is None and self._liveness.boot:
+            self._obey(self._answered_by_stranger(reply, now))
+        if finish is None:
+            self._ignore_late(reply, now)
+            return
+        if isinstance(reply, Error) and reply.code is ErrorCode.UNKNOWN_PARTY:
+            self._obey(self._liveness.unknown(now))
+        finish(reply)
+
+    def _answered_by_stranger(self, reply: AnyReply, now: float) -> list[Order]:
+        if isinstance(reply, Error) and reply.code is ErrorCode.WRONG_BOOT:
+            return self._liveness.wrong_boot(now)
+        return self._liveness.stranger()
+
+    def _ignore_late(self, reply: AnyReply, now: float) -> None:
+        self.late_replies += 1
+        self._half.heard_late(reply)
+        if isinstance(reply, Reserved | Readable | Found):  # a grant nobody waits for: a heartbeat gives it back
+            self._liveness.ping_soon(now)
+
+    # -- obeying the table
+
+    def _obey(self, orders: Iterable[Order]) -> None:
+        """Do what the table says. Engine threads come here only with orders that need neither socket nor requests."""
+        before = self._seen_state
+        for order in orders:
+            match order:
+                case Say(Message.HELLO):
+                    self._say_hello()
+                case Say(Message.REGISTER):
+                    self._say_register()
+                case Say(Message.PING):
+                    ping = self._half.ping_message(self.party)
+                    self._send(ping, self._liveness.boot, time.monotonic() + REPLY_SECONDS, self._heard_pong)
+                case Reconnect():
+                    self._close_socket()
+                    self._end_requests(_REASON_OF_STATE.get(self._liveness.state, Reason.RESTARTED))
+                case Settle(trigger):
+                    self._half.settle(trigger)
+                    self._end_requests(_REASON_OF_TRIGGER[trigger])
+                case WindDown(trigger, deadline):
+                    self._half.wind_down(trigger, deadline)
+                case EndDrain():
+                    self._half.end_drain()
+        after = self._liveness.state
+        if after is not before:
+            self._seen_state = after
+            logger.info("gateway %s: %s, was %s", self._socket_path.parent, after, before)
+            self.changed.notify_all()
+
+    def _say_hello(self) -> None:
+        hello = Hello(
+            number=0,
+            oldest_version=OLDEST_PROTOCOL_VERSION,
+            newest_version=PROTOCOL_VERSION,
+            pool_format=POOL_FORMAT,
+            monotonic=time.monotonic(),
+            software=SOFTWARE,
+        )
+        self._send(hello, b"", time.monotonic() + REPLY_SECONDS, self._heard_welcome)
+
+    def _heard_welcome(self, reply: Reply | Reason) -> None:
+        now = time.monotonic()
+        match reply:
+            case Welcome() if reply.pool_format != POOL_FORMAT or reply.version != PROTOCOL_VERSION:
+                self._is_incompatible(
+                    now,
+                    f"the gateway speaks protocol {reply.version}, pool format {reply.pool_format}; "
+                    f"this adapter speaks {PROTOCOL_VERSION} and {POOL_FORMAT}",
+                )
+            case Welcome():
+                self._welcome = reply
+                self._obey(self._liveness.welcome(reply.boot, reply.state, now))
+            case Error(code=ErrorCode.INCOMPATIBLE):
+                self._is_incompatible(now, reply.message)
+            case _:
+                self._liveness.hello_failed()
+
+    def _is_incompatible(self, now: float, reason: str) -> None:
+        self._complain(now, reason)
+        self._obey(self._liveness.incompatible(now))
+
+    def _say_register(self) -> None:
+        now = time.monotonic()
+        if self._welcome is None:
+            return
+        try:
+            self._half.prepare(self._pool_path, self._welcome.pool_id)
+        except PoolUnusableError as error:
+            if error.is_lasting:
+                self._is_incompatible(now, str(error))
+            else:
+                self._complain(now, str(error))
+            return
+        self._announce()
+
+    def _announce(self) -> None:
+        if self._liveness.boot:
+            message = self._half.register_message(self.party)
+            self._send(message, self._liveness.boot, time.monotonic() + REPLY_SECONDS, self._heard_registered)
+
+    def _heard_registered(self, reply: Reply | Reason) -> None:
+        now = time.monotonic()
+        match reply:
+            case Done():
+                self._obey(self._liveness.registered(now))
+            case Error():
+                self._complain(now, f"the gateway refuses this party: {reply.message} ({reply.code})")
+                self._obey(self._liveness.not_registered(reply.code, reply.retry_after_ms / 1000, now))
+
+    def _heard_pong(self, reply: Reply | Reason) -> None:
+        if isinstance(reply, Pong):
+            now = time.monotonic()
+            deadline = None if reply.drain is None else reply.drain.deadline
+            self._half.heard_pong(reply)
+            self._obey(
+                self._liveness.pong(reply.state, reply.health, known=reply.known, drain_deadline=deadline, now=now)
+            )
+
+    # -- leaving
+
+    def _begin_leaving(self) -> None:
+        self._is_leaving = True
+        with self.lock:
+            self._end_requests(Reason.CLOSED)
+
+    def _may_end(self) -> bool:
+        with self.lock:
+            return self._is_leaving and self._half.is_idle()
+
+    def _leave(self) -> None:
+        """No copy runs and none will: say goodbye to a gateway that listens, then give everything up."""
+        try:
+            self._make_all_posted_calls()  # the ABORTs go before the UNREGISTER
+            if self._liveness.is_registered and self._attachment is not None and not self._attachment_is_stale:
+                self._say_goodbye()
+        except Exception:
+            logger.exception("leaving without a goodbye")
+        self._close_socket()
+        with self.lock:
+            self._has_ended = True
+            self._make_all_posted_calls()
+            self._half.release()
+            self._inbox.close()
+        self._detach()
+        if self._context is not None:
+            self._context.term()
+
+    def _say_goodbye(self) -> None:
+        heard = threading.Event()
+        deadline = time.monotonic() + LEAVE_SECONDS
+        self._send(Unregister(number=0, party=self.party), self._liveness.boot, deadline, lambda _: heard.set())
+        while not heard.is_set() and time.monotonic() < deadline:
+            self._poll(min(deadline, time.monotonic() + LOCK_LOOK_SECONDS))
+            self._receive()
+            self._make_posted_calls()
+
+
+def _ignore(_: Reply | Reason) -> None:
+    """The end of a request whose reply does not matter."""

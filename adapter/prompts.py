@@ -1,0 +1,90 @@
+"""The chunk keys of prompts, hashed once: a request that comes back with more tokens pays for the new ones only.
+
+Owns: for each request, the tokens hashed so far and their keys. Must not know: lookups, the gateway. Pure; the caller
+serializes calls.
+
+What was hashed is kept as tokens, not trusted by its request id: the same id with other tokens, another salt or
+another extra key is hashed anew. The kept tokens are bounded in bytes; the request used longest ago goes first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.wire.keys import chunk_chain, root_key, token_bytes
+
+MAX_KEPT_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """``keys[i]`` belongs to the chunk i of ``tokens``; both hold whole chunks only."""
+
+    root: bytes
+    tokens: bytes
+    extra_keys: tuple[bytes | None, ...]
+    keys: list[bytes]
+
+
+class Prompts:
+    """Keys of the prompts seen lately."""
+
+    def __init__(self, chunk_tokens: int) -> None:
+        self._chunk_tokens = chunk_tokens
+        self._prompts: dict[str, _Prompt] = {}  # the one used longest ago first
+        self._kept_bytes = 0
+        self._nonce = b""
+
+    def keys(
+        self, request_id: str, token_ids: Sequence[int], cache_salt: str, extra_keys: Sequence[bytes | None] | None
+    ) -> list[bytes]:
+        """The keys of every full chunk of ``token_ids``, in order. The list is the caller's.
+
+        Raises:
+            ValueError: a token id is out of range, or ``extra_keys`` has not one entry a full chunk.
+        """
+        width = 4 * self._chunk_tokens
+        encoded = token_bytes(token_ids)
+        num_chunks = len(encoded) // width
+        extra = (None,) * num_chunks if extra_keys is None else tuple(extra_keys)
+        if len(extra) != num_chunks:
+            raise ValueError(f"extra_keys has {len(extra)} entries, expected one for each of {num_chunks} full chunks")
+        tokens = encoded[: num_chunks * width]
+        root = root_key(cache_salt, self._nonce)
+        prompt = self._prompts.pop(request_id, None)
+        if prompt is not None:
+            self._kept_bytes -= len(prompt.tokens)
+        known = self._known_chunks(prompt, root, tokens, extra)
+        keys = prompt.keys[:known] if prompt is not None else []
+        parent = keys[-1] if keys else root
+        new_extra = None if extra_keys is None else extra[known:]
+        keys += chunk_chain(parent, tokens[known * width :], self._chunk_tokens, new_extra)
+        self._keep(request_id, _Prompt(root, tokens, extra, keys))
+        return list(keys)
+
+    def forget(self, request_id: str) -> None:
+        """The request is over."""
+        prompt = self._prompts.pop(request_id, None)
+        if prompt is not None:
+            self._kept_bytes -= len(prompt.tokens)
+
+    def reset(self, nonce: bytes) -> None:
+        """From now on no key equals one from before: ``nonce`` is mixed into every root."""
+        self._nonce = nonce
+        self._prompts.clear()
+        self._kept_bytes = 0
+
+    def _known_chunks(self, prompt: _Prompt | None, root: bytes, tokens: bytes, extra: tuple[bytes | None, ...]) -> int:
+        """How many leading chunks are those of the kept prompt: all of the shorter one, or none."""
+        if prompt is None or prompt.root != root:
+            return 0
+        num_chunks = min(len(prompt.keys), len(extra))
+        same_extra = prompt.extra_keys[:num_chunks] == extra[:num_chunks]
+        same_tokens = tokens.startswith(prompt.tokens) or prompt.tokens.startswith(tokens)
+        return num_chunks if same_extra and same_tokens else 0
+
+    def _keep(self, request_id: str, prompt: _Prompt) -> None:
+        self._prompts[request_id] = prompt
+        self._kept_bytes += len(prompt.tokens)
+        while self._kept_bytes > MAX_KEPT_BYTES and len(self._prompts) > 1:
+            oldest = next(iter(self._prompts))
+            self.forget(oldest)

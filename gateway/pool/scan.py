@@ -155,7 +155,7 @@ def _agree_on_extent(rows: Rows, slabs: Numbers) -> Mask:
 def _is_latest_of_its_key(rows: Rows) -> Mask:
     """False for READY headers of a (namespace, shard, key) that another READY header has in a higher generation."""
     keep = np.ones(len(rows), dtype=np.bool_)
-    words = rows.view("<u8").reshape(len(rows), -1)
+    words = rows.view("<u8").reshape(len(rows), SLOT_HEADER_BYTES // 8)
     key_word, namespace_word = _ROW.fields["key"][1] // 8, _ROW.fields["namespace"][1] // 8  # type: ignore[index]
     # Keys are hashes: a word of each tells almost all apart, and the few that agree on it are compared in full.
     fold = words[:, key_word] ^ words[:, namespace_word] ^ rows["shard"]

@@ -128,18 +128,22 @@ class CoreDouble:
         self.run_dir, self.admin_dir = base / "run", base / "run.admin"
         self.run_dir.mkdir(mode=0o700)
         self.admin_dir.mkdir(mode=0o700)
-        self.answers: dict[type[Request], Callable[[Request], Reply | None]] = {
-            SnapshotRequest: lambda _: snapshot(),
-            Ping: lambda _: Pong(number=0, boot=b"", state=Lifecycle.READY, health=Health.HEALTHY, known=False),
-        }
-        self.received: list[Request] = []
-        self.hears_engines = self.hears_admin = True
+        self.reset()
         self._context = zmq.Context()
         self._ended = threading.Event()
         self._engines = self._bind(self.run_dir / "gateway.sock")
         self._admin = self._bind(self.admin_dir / "admin.sock")
         self._thread = threading.Thread(target=self._run, name="core-double")
         self._thread.start()
+
+    def reset(self) -> None:
+        """Healthy and ready again, with nothing received."""
+        self.answers: dict[type[Request], Callable[[Request], Reply | None]] = {
+            SnapshotRequest: lambda _: snapshot(),
+            Ping: lambda _: Pong(number=0, boot=b"", state=Lifecycle.READY, health=Health.HEALTHY, known=False),
+        }
+        self.received: list[Request] = []
+        self.hears_engines = self.hears_admin = True
 
     def says(self, request: type[Request], reply: Reply) -> None:
         """Answer this kind of request with this reply from now on."""

@@ -24,6 +24,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -104,8 +105,8 @@ class PoolUnusableError(Exception):
 class Half(Protocol):
     """The half of an adapter that a link serves. Every call comes with the link's lock held."""
 
-    def register_message(self, party: bytes) -> Register:
-        """What this half says of itself."""
+    def register_message(self, party: bytes) -> Register | None:
+        """What this half says of itself. None: it has nothing to register yet, and will ``announce`` it."""
         ...
 
     def ping_message(self, party: bytes) -> Ping:
@@ -199,6 +200,7 @@ class Link:
         self._attachment_is_stale = False
         self._attach_at = -math.inf  # when to look at the pool's path next
         self._welcome: Welcome | None = None
+        self._is_announced = False  # a REGISTER was sent: the gateway may know this party
         self._complaints = Throttle(60.0)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -498,8 +500,7 @@ class Link:
                 case Say(Message.REGISTER):
                     self._say_register()
                 case Say(Message.PING):
-                    ping = self._half.ping_message(self.party)
-                    self._send(ping, self._liveness.boot, time.monotonic() + REPLY_SECONDS, self._heard_pong)
+                    self._say_ping()
                 case Reconnect():
                     self._close_socket()
                     self._end_requests(_REASON_OF_STATE.get(self._liveness.state, Reason.RESTARTED))
@@ -563,9 +564,19 @@ class Link:
         self._announce()
 
     def _announce(self) -> None:
-        if self._liveness.boot:
-            message = self._half.register_message(self.party)
+        if not self._liveness.boot:
+            return
+        message = self._half.register_message(self.party)
+        if message is None:  # the heartbeats are probes until there is something to register
+            self._obey(self._liveness.registered(time.monotonic()))
+        else:
+            self._is_announced = True
             self._send(message, self._liveness.boot, time.monotonic() + REPLY_SECONDS, self._heard_registered)
+
+    def _say_ping(self) -> None:
+        ping = self._half.ping_message(self.party) if self._is_announced else Ping(number=0)
+        finish = partial(self._heard_pong, self._is_announced)
+        self._send(ping, self._liveness.boot, time.monotonic() + REPLY_SECONDS, finish)
 
     def _heard_registered(self, reply: Reply | Reason) -> None:
         now = time.monotonic()
@@ -576,14 +587,13 @@ class Link:
                 self._complain(now, f"the gateway refuses this party: {reply.message} ({reply.code})")
                 self._obey(self._liveness.not_registered(reply.code, reply.retry_after_ms / 1000, now))
 
-    def _heard_pong(self, reply: Reply | Reason) -> None:
+    def _heard_pong(self, was_announced: bool, reply: Reply | Reason) -> None:
         if isinstance(reply, Pong):
             now = time.monotonic()
+            known = reply.known or not was_announced
             deadline = None if reply.drain is None else reply.drain.deadline
             self._half.heard_pong(reply)
-            self._obey(
-                self._liveness.pong(reply.state, reply.health, known=reply.known, drain_deadline=deadline, now=now)
-            )
+            self._obey(self._liveness.pong(reply.state, reply.health, known=known, drain_deadline=deadline, now=now))
 
     # -- leaving
 
@@ -600,7 +610,12 @@ class Link:
         """No copy runs and none will: say goodbye to a gateway that listens, then give everything up."""
         try:
             self._make_all_posted_calls()  # the ABORTs go before the UNREGISTER
-            if self._liveness.is_registered and self._attachment is not None and not self._attachment_is_stale:
+            if (
+                self._is_announced
+                and self._liveness.is_registered
+                and self._attachment is not None
+                and not self._attachment_is_stale
+            ):
                 self._say_goodbye()
         except Exception:
             logger.exception("leaving without a goodbye")

@@ -172,7 +172,8 @@ class WorkerAdapter:
 
         Raises:
             ValueError: a tensor cannot be read as blocks, or does not fit the identity. Nothing has changed.
-            RuntimeError: operations on the cache told before are pending. Nothing has changed.
+            RuntimeError: a cache was told before, and operations on it are pending or the new one is of another shape.
+                Nothing has changed.
         """
         self._link.check_process()
         geometry, regions = read_layers(kv_caches, layout, block_axis, self.identity.block_tokens)
@@ -181,6 +182,8 @@ class WorkerAdapter:
         with self._link.lock:
             if self._ledger.has_unsettled():
                 raise RuntimeError("the KV cache cannot be replaced while operations on it are pending")
+            if self._geometry is not None and self._geometry != geometry:
+                raise RuntimeError(f"the KV cache was registered as {self._geometry}, and is {geometry} now")
             self._kv_caches = dict(kv_caches)
             self._geometry = geometry
             self._copier = copier
@@ -363,9 +366,11 @@ class WorkerAdapter:
 
     # -- Half: called by the link, its lock held -----------------------------------------------------------------------
 
-    def register_message(self, party: bytes) -> Register:
-        """What this half says of itself; without a KV cache it has no namespace yet."""
+    def register_message(self, party: bytes) -> Register | None:
+        """What this half says of itself; without a KV cache it has no namespace, and nothing to register."""
         identity = self.identity
+        if self._geometry is None:
+            return None
         return Register(
             number=0,
             party=party,
@@ -373,7 +378,7 @@ class WorkerAdapter:
             group=self._group,
             engine=self._engine_name,
             model=identity.model,
-            namespace=b"" if self._geometry is None else identity.namespace(self._geometry),
+            namespace=identity.namespace(self._geometry),
             shard=identity.shard,
             shard_count=identity.shard_count,
             replica=identity.replica,

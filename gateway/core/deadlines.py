@@ -16,8 +16,8 @@ GONE = float("-inf")
 class Deadlines(Generic[Key]):
     """Deadlines that are stored elsewhere, in the things themselves; here stands only when to look at each next.
 
-    A renewal costs nothing here: an entry that comes up too early is put back at its thing's present deadline. A thing's
-    deadline must not move before the one it was added with.
+    A renewal costs nothing here: an entry that comes up too early is put back at its thing's present deadline. A
+    thing's deadline must not move before the one it was added with.
     """
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ know: why a slot is taken or given up, files (what must be written to the pool f
 loop's thread.
 
 Slot ``s`` lies in slab ``s // slots_per_slab`` at place ``i = s % slots_per_slab``; its bytes begin at
-``slab * slab_bytes + i * extent``, where extent is the slab's slot size. A slab has ``slab_bytes // extent`` slots. It gets
-another size only when all of them are free: a slab without a slot in use has no size.
+``slab * slab_bytes + i * extent``, where extent is the slab's slot size. A slab has ``slab_bytes // extent`` slots. It
+gets another size only when all of them are free: a slab without a slot in use has no size.
 
 Facts about slots stand in columns, not in objects: at 100,000 chunks, objects would cost twice the memory and make the
 garbage collector stall the loop. The numeric columns are zeroed pages that the kernel provides only where one is used.
@@ -53,7 +53,7 @@ class _Slab:
     """Which places of a slab are free: those given back, and those from ``unused`` on that its size never used."""
 
     size: SizeClass | None = None
-    freed: list[int] = field(default_factory=list)
+    freed: dict[int, None] = field(default_factory=dict)
     unused: int = 0
 
 
@@ -65,11 +65,11 @@ class Slots:
     ) -> None:
         self.facts = facts
         self.sizes: dict[int, SizeClass] = {}  # by extent
-        self._effects = effects
+        self.effects = effects  # what must reach the pool file, in order
         self._new_order = new_order
         self._places = facts.slots_per_slab
         self._slabs = [_Slab() for _ in range(facts.num_slabs)]
-        self._free_slabs = list(range(facts.num_slabs - 1, -1, -1))  # of no size; the lowest is taken first
+        self._free_slabs = dict.fromkeys(range(facts.num_slabs - 1, -1, -1))  # of no size; the last is taken first
         self._last_generation = facts.boot_epoch << GENERATION_COUNTER_BITS
 
         num_places = facts.num_slabs * facts.slots_per_slab
@@ -130,7 +130,7 @@ class Slots:
         number = next(iter(size.open_slabs))
         slab = self._slabs[number]
         if slab.freed:
-            slot = slab.freed.pop()
+            slot, _ = slab.freed.popitem()
         else:
             slot = number * self._places + slab.unused
             slab.unused += 1
@@ -148,15 +148,15 @@ class Slots:
         size = self.size_of(slot)
         self.states[slot] = SlotState.FREE
         self.keys[slot] = self.parents[slot] = b""
-        self._effects.append(FreeHeader(slot))
-        slab.freed.append(slot)
+        self.effects.append(FreeHeader(slot))
+        slab.freed[slot] = None
         if len(slab.freed) == slab.unused:
             slab.freed.clear()
             slab.unused = 0
             slab.size = None
             size.slabs.remove(number)
             size.open_slabs.pop(number, None)
-            self._free_slabs.append(number)
+            self._free_slabs[number] = None
         else:
             size.open_slabs[number] = None
 
@@ -177,14 +177,14 @@ class Slots:
         number, place = divmod(slot, self._places)
         slab = self._slabs[number]
         if slab.size is None:
-            self._free_slabs.remove(number)
+            del self._free_slabs[number]
             self._give_size(number, self.size_for(payload_bytes))
         size = self.size_of(slot)
         if place >= slab.unused:
-            slab.freed.extend(range(number * self._places + slab.unused, slot))
+            slab.freed.update(dict.fromkeys(range(number * self._places + slab.unused, slot)))
             slab.unused = place + 1
         else:
-            slab.freed.remove(slot)
+            del slab.freed[slot]
         if not slab.freed and slab.unused == size.slots_per_slab:
             size.open_slabs.pop(number, None)
         self.states[slot] = state
@@ -193,7 +193,8 @@ class Slots:
     def _take_slab(self, size: SizeClass) -> bool:
         if not self._free_slabs:
             return False
-        self._give_size(self._free_slabs.pop(), size)
+        number, _ = self._free_slabs.popitem()
+        self._give_size(number, size)
         return True
 
     def _give_size(self, number: int, size: SizeClass) -> None:
@@ -239,8 +240,6 @@ class Slots:
 
     def check(self) -> None:
         """Raise AssertionError unless every place is in exactly one state and every slab knows its free ones."""
-        num_free_slabs = len(self._free_slabs)
-        assert len(set(self._free_slabs)) == num_free_slabs, "a slab is free twice"
         for number, slab in enumerate(self._slabs):
             self._check_slab(number, slab)
         in_use = self._states != SlotState.FREE
@@ -259,7 +258,6 @@ class Slots:
         free = {place for place, state in enumerate(states) if state == SlotState.FREE}
         known = {slot - first for slot in slab.freed} | set(range(slab.unused, self._places))
         assert free == known, f"slab {number}: free places are {sorted(free)}, known are {sorted(known)}"
-        assert len(slab.freed) == len(set(slab.freed)), f"slab {number}: a slot was freed twice"
         if slab.size is not None:
             is_open = len(slab.freed) + slab.size.slots_per_slab - slab.unused > 0
             assert is_open == (number in slab.size.open_slabs), f"slab {number}: open is wrong"

@@ -94,7 +94,7 @@ class NamespaceRecord:
     clear_epoch: int = 0  # READY chunks of an older epoch were cleared: a warm start does not take them back
 
 
-# -- effects: what the shell must do, in order, before the reply is sent ------------------------------------------------
+# -- effects: what the shell must do, in order, before the reply is sent -----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class WriteNamespace:
 Effect = WriteHeader | FreeHeader | WriteClearEpoch | WriteNamespace
 
 
-# -- results ------------------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Namespaces as they change: described by their parties, cleared by operators.
+
+Owns: the clear epoch, and what a registration or a clear does to chunks. Must not know: who may do it. Runs on the
+loop's thread.
+
+A clear raises the epoch in the pool file first, then in the namespaces it is of, then frees headers: however far it
+comes before a crash, a namespace whose epoch was raised gives none of its older chunks back.
+"""
+
+from dataclasses import replace
+
+from gateway.core.chunks import Chunks
+from gateway.core.index import Group
+from gateway.core.types import ClearResult, NamespaceRecord, PartySpec, WriteClearEpoch, WriteNamespace
+from gateway.wire.codes import EvictionReason, Role
+
+
+class Namespaces:
+    """What is known of every namespace, kept in the pool file too."""
+
+    def __init__(self, chunks: Chunks, clear_epoch: int) -> None:
+        self.clear_epoch = clear_epoch
+        self._index = chunks.index
+        self._chunks = chunks
+
+    def describe(self, spec: PartySpec) -> None:
+        """Take over what a party says of its namespace; chunks of a size that no live party has are evicted."""
+        known = self._index.find(spec.namespace)
+        epoch = known.record.clear_epoch if known is not None else 0
+        record = NamespaceRecord(spec.namespace, spec.model, spec.shard_count, spec.chunk_tokens, epoch)
+        if known is None or known.record != record:
+            known = self._index.describe(record)
+            self._chunks.slots.effects.append(WriteNamespace(record))
+        if spec.role is Role.WORKER:
+            group = self._index.group(known, spec.shard)
+            if group.chunk_bytes != spec.chunk_bytes:
+                self._chunks.drop_group(group, EvictionReason.GEOMETRY)
+                group.chunk_bytes = spec.chunk_bytes
+
+    def group_of(self, spec: PartySpec) -> Group:
+        """The chunks that a registered worker stores and reads."""
+        known = self._index.find(spec.namespace)
+        assert known is not None, "a worker is registered and its namespace is not known"
+        return self._index.group(known, spec.shard)
+
+    def clear(self, model: str, namespace: bytes, *, everything: bool, dry_run: bool) -> ClearResult:
+        """Take chunks out of the index; those that a lease holds are freed by its end."""
+        chosen = [
+            one for one in self._index if everything or one.record.model == model or one.record.namespace == namespace
+        ]
+        groups = [group for one in chosen for group in one.groups.values()]
+        result = ClearResult(
+            chunks=sum(one.num_chunks for one in chosen),
+            bytes=sum(one.num_bytes for one in chosen),
+            held_chunks=sum(self._chunks.num_held(group) for group in groups),
+        )
+        if chosen and not dry_run:
+            self.clear_epoch += 1
+            self._chunks.slots.effects.append(WriteClearEpoch(self.clear_epoch))
+            for one in chosen:
+                one.record = replace(one.record, clear_epoch=self.clear_epoch)
+                self._chunks.slots.effects.append(WriteNamespace(one.record))
+            for group in groups:
+                self._chunks.drop_group(group, EvictionReason.CLEARED)
+        return result

@@ -6,6 +6,7 @@ the main thread. Both ways give the same documents.
 
 import getpass
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Protocol
@@ -78,6 +79,10 @@ class Control(Protocol):
         """Forget chunks."""
         ...
 
+    def is_gone(self) -> bool:
+        """Whether nobody listens any more; False when somebody does, however silent. Never raises."""
+        ...
+
     def close(self) -> None:
         """End the connection."""
         ...
@@ -96,14 +101,24 @@ class WireControl:
     """A gateway by its admin socket."""
 
     def __init__(self, admin_dir: Path, timeout_seconds: float) -> None:
-        self._client = GatewayClient(
-            admin_dir / "admin.sock", timeout_seconds=timeout_seconds, software=f"kvgate-cli/{__version__}"
-        )
+        self._path = admin_dir / "admin.sock"
+        self._client = GatewayClient(self._path, timeout_seconds=timeout_seconds, software=f"kvgate-cli/{__version__}")
         self._peer = f"pid {os.getpid()}"
 
     def close(self) -> None:
         """End the connection."""
         self._client.close()
+
+    def is_gone(self) -> bool:
+        """Whether nobody listens any more."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(self._path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return True
+            except OSError:
+                return False
+        return False
 
     def state(self) -> views.GatewayState:
         """The gateway now."""

@@ -29,6 +29,16 @@ class HttpControl:
         """End the connection."""
         self._client.close()
 
+    def is_gone(self) -> bool:
+        """Whether nobody listens any more."""
+        try:
+            self._client.get("/livez", timeout=self._timeout_seconds)
+        except httpx.ConnectError:
+            return True
+        except httpx.TransportError:
+            return False
+        return False
+
     def state(self) -> views.GatewayState:
         """The gateway now."""
         return _read(views.GatewayState, self._call("GET", "/v1/state"))

@@ -28,6 +28,8 @@ _TOKEN_VARIABLE = "KVGATE_ADMIN_TOKEN"  # noqa: S105 - the variable's name
 _STEP_SECONDS = 1.0  # of waiting, between two lines of progress
 _SLACK_SECONDS = 10.0  # past its deadline a drain ends at once: longer than that is a failure
 
+_NOTHING_REMAINS = views.RemainingWork(operations=0, leases=0, dirty=0)
+
 Body = TypeVar("Body", bound=BaseModel)
 Command = Callable[..., None]
 
@@ -166,11 +168,9 @@ def drain(
         _print_json(ended)
     else:
         click.echo(show.drain_line(ended))
-    if no_wait:
-        return
-    if ended.outcome is DrainOutcome.CANCELLED:
+    if not no_wait and ended.outcome is DrainOutcome.CANCELLED:
         sys.exit(1)
-    if ended.aborted:
+    if not no_wait and _was_cut(ended):
         sys.exit(WORK_WAS_CUT)
 
 
@@ -180,18 +180,28 @@ def _wait_for_drain(control: Control, begun: views.Drain) -> views.Drain:
         last = begun
         while last.finished_at is None:
             tell(show.drain_line(last))
+            is_late = time.time() > last.deadline_at + _SLACK_SECONDS
             try:
                 found = control.last_drain(_STEP_SECONDS)
             except Unreachable:
-                if not last.exit:
+                if not last.exit or is_late:
                     raise
-                return last.model_copy(update={"state": Lifecycle.STOPPED})
+                if control.is_gone():
+                    return last.model_copy(update={"state": Lifecycle.STOPPED})
+                continue
             if found is None or found.id != begun.id:
                 raise ControlError("the gateway knows nothing of this drain any more: it was started anew")
             last = found
-            if last.finished_at is None and time.time() > last.deadline_at + _SLACK_SECONDS:
+            if last.finished_at is None and is_late:
                 raise ControlError("the drain has not ended though its deadline is over")
         return last
+
+
+def _was_cut(ended: views.Drain) -> bool:
+    """Whether work was cut. A gateway that stopped before it said so left at its deadline only if work remained."""
+    if ended.finished_at is not None:
+        return ended.aborted > 0
+    return time.time() >= ended.deadline_at and ended.remaining != _NOTHING_REMAINS
 
 
 def _drain_engine(control: Control, name: str, body: views.EngineDrainBody, no_wait: bool, as_json: bool) -> None:

@@ -50,6 +50,9 @@ def engine_line(engine: views.Engine) -> str:
 
 def drain_line(drain: views.Drain) -> str:
     """A drain in a line."""
+    if drain.state is Lifecycle.STOPPED:
+        left = drain.remaining.operations
+        return f"the gateway has stopped; when last seen {drain.done} operations were done, {left} left"
     if drain.finished_at is None:
         left = max(0.0, drain.deadline_at - time.time())
         remaining = drain.remaining

@@ -102,8 +102,8 @@ def read_layers(
     A tensor under several names counts once, in its first place.
 
     Which axis counts the blocks need not be said where only one can: one that all layers have in the same length,
-    with an axis of ``block_tokens`` inside of it, whose blocks are whole rows. An axis of length 2 is taken for K
-    and V where another one is left. Of the layouts NHD and HND the last three axes (of three axes the last two) are
+    with an axis of ``block_tokens`` inside of it, whose blocks are whole rows. An axis of length 1 or 2 is
+    not it where another one is left. Of the layouts NHD and HND the last three axes (of three axes the last two) are
     never it.
 
     Args:
@@ -119,8 +119,7 @@ def read_layers(
 
     Raises:
         ValueError: no tensors, tensors on a device, unlike block counts, blocks that are not whole rows, or a block
-        axis
-            that is not plain; the message names the layer, its shape and its strides.
+            axis that is not plain; the message names the layer, its shape and its strides.
     """
     layers = _distinct(caches)
     if not layers:

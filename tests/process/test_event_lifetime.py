@@ -75,7 +75,15 @@ def begin(daemon: Daemon, kind: str, **settings) -> tuple[Engine, Pending]:
     engine.store_and_wait("first", PROMPT, blocks(2), seed=1)
     pending = Pending(engine, kind, prompt)
     assert pending.is_held()
+    until(lambda: is_granted(daemon, kind), what="the gateway has granted it")
     return engine, pending
+
+
+def is_granted(daemon: Daemon, kind: str) -> bool:
+    now = daemon.snapshot()
+    if kind == "store":
+        return now.slots.writing == 2
+    return sum(party.read_leases for engine in now.engines for party in engine.parties) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

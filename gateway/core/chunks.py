@@ -11,7 +11,6 @@ without its prefix could never be hit.
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 from gateway.core.index import Group, Index
@@ -38,31 +37,32 @@ class Chunks:
 
     def publish(self, writing: SlotRecord, group: Group, parent: bytes, now: float) -> None:
         """Make a filled slot readable: its header is READY before anyone is told."""
-        self.slots.effects.append(WriteHeader(replace(writing, is_ready=True)))
-        self.slots.states[writing.slot] = SlotState.READY
-        self.slots.parents[writing.slot] = parent
-        self._enter(writing, group, now)
+        slots, slot = self.slots, writing.slot
+        slots.effects.append(WriteHeader(writing._replace(is_ready=True)))
+        slots.states[slot] = SlotState.READY
+        slots.keys[slot] = writing.key
+        slots.parents[slot] = parent
+        slots.groups[slot] = group.number
+        slots.used[slot] = now
+        slots.orders[slot // slots.places_per_slab].add(slot)
+        group.slots[writing.key] = slot
 
     def recover(self, records: Sequence[SlotRecord], now: float) -> None:
-        """Take in READY chunks whose slots were adopted from the pool file, newest first.
+        """Take in READY chunks from the pool file, newest first; their slots are adopted, their keys are indexed.
 
         When they were last used is not known. The deepest go first, so that every prefix outlives its suffix; of one
         depth the oldest.
         """
+        slots = self.slots
+        for group in self.index.groups:
+            for key, slot in group.slots.items():
+                slots.keys[slot] = key
+                slots.groups[slot] = group.number
+                slots.used[slot] = now
         oldest_first = records[::-1]
         for record in sorted(oldest_first, key=attrgetter("depth"), reverse=True):
-            namespace = self.index.find(record.namespace)
-            assert namespace is not None, "a recovered chunk's namespace is not known"
-            self._enter(record, namespace.groups[record.shard], now)
+            slots.orders[record.slot // slots.places_per_slab].add(record.slot)
         self._has_recovered = bool(records)
-
-    def _enter(self, record: SlotRecord, group: Group, now: float) -> None:
-        slots, slot = self.slots, record.slot
-        slots.keys[slot] = record.key
-        slots.groups[slot] = group.number
-        slots.used[slot] = now
-        group.slots[record.key] = slot
-        slots.size_of(slot).evictable.add(slot)
 
     # -- find and hold
 
@@ -74,12 +74,12 @@ class Chunks:
         tables = [found.groups[shard].slots for shard in range(shard_count)]
         hits: list[int] = []
         for key in keys:
-            shards = [table.get(key, NO_SLOT) for table in tables]
-            if NO_SLOT in shards:
-                break
-            hits += shards
-        if self._has_recovered:
-            self._learn_parents(hits, shard_count, keys)
+            for table in tables:
+                slot = table.get(key, NO_SLOT)
+                if slot == NO_SLOT:
+                    del hits[len(hits) // shard_count * shard_count :]
+                    return hits
+                hits.append(slot)
         return hits
 
     def was_evicted(self, namespace: bytes, key: bytes) -> bool:
@@ -89,7 +89,7 @@ class Chunks:
     def pin(self, held: Iterable[int], now: float) -> None:
         """Hold chunks for a lease: nothing evicts them. NO_SLOT is skipped."""
         slots = self.slots
-        pins, used, size_of = slots.pins, slots.used, slots.size_of
+        pins, used, orders, places = slots.pins, slots.used, slots.orders, slots.places_per_slab
         for slot in held:
             if slot == NO_SLOT:
                 continue
@@ -97,7 +97,7 @@ class Chunks:
             pins[slot] = count + 1
             used[slot] = now
             if not count:
-                size_of(slot).evictable.remove(slot)
+                orders[slot // places].remove(slot)
 
     def unpin(self, held: Sequence[int], now: float) -> None:
         """A lease ends. What nothing else holds may be evicted again, or is freed if it has left the index."""
@@ -114,7 +114,7 @@ class Chunks:
                 slots.free(slot)
                 continue
             slots.used[slot] = now
-            slots.size_of(slot).evictable.add(slot)
+            slots.orders[slot // slots.places_per_slab].add(slot)
             released[group] = slot
         for group, slot in released.items():
             self._touch_ancestors(self.index.groups[group], slot, now)
@@ -131,8 +131,9 @@ class Chunks:
             self._touch_ancestors(group, first, now)
 
     def _touch(self, slot: int, now: float) -> None:
-        self.slots.used[slot] = now
-        self.slots.size_of(slot).evictable.touch(slot)
+        slots = self.slots
+        slots.used[slot] = now
+        slots.orders[slot // slots.places_per_slab].touch(slot)
 
     def _touch_ancestors(self, group: Group, slot: int, now: float) -> None:
         table, parents = group.slots, self.slots.parents
@@ -142,8 +143,10 @@ class Chunks:
                 return
             self._touch(slot, now)
 
-    def _learn_parents(self, hits: Sequence[int], shard_count: int, keys: Sequence[bytes]) -> None:
+    def learn_parents(self, hits: Sequence[int], shard_count: int, keys: Sequence[bytes]) -> None:
         """The pool file does not say which chunk comes before a recovered one; a lookup does."""
+        if not self._has_recovered:
+            return
         parents = self.slots.parents
         for i in range(shard_count, len(hits)):
             if not parents[hits[i]]:

@@ -4,13 +4,24 @@ Owns: the rules of what is taken back. Must not know: how headers are read. Runs
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 
 from gateway.core.chunks import Chunks
-from gateway.core.index import Group, Index
+from gateway.core.index import Group
 from gateway.core.reservations import Reservations
-from gateway.core.slots import SlotState
+from gateway.core.slots import SizeClass, SlotState
 from gateway.core.types import FreeHeader, NamespaceRecord, SlotRecord
+
+
+@dataclass(slots=True, eq=False)
+class _Filling:
+    """A group while its chunks come in: what they must be like."""
+
+    group: Group
+    size: SizeClass
+    payload_bytes: int
+    clear_epoch: int
 
 
 def recover(
@@ -26,46 +37,65 @@ def recover(
     not taken when it was cleared, when its key is there in a newer slot, or when its size is not that of the newest
     chunk of its group.
     """
-    slots, index = chunks.slots, chunks.index
-    clear_epoch = slots.facts.clear_epoch
     for namespace in namespaces:
-        index.describe(namespace)
+        chunks.index.describe(namespace)
     writing: list[SlotRecord] = []
     ready: list[SlotRecord] = []
     for record in records:
         (ready if record.is_ready else writing).append(record)
     ready.sort(key=attrgetter("generation"), reverse=True)
 
-    for record in writing:
-        if slots.fits(record.slot, record.payload_bytes, record.extent):
-            reservations.recover(record, _group_of(index, record, clear_epoch))
-        else:
-            slots.effects.append(FreeHeader(record.slot))
-
-    taken: list[SlotRecord] = []
-    seen: set[tuple[int, bytes]] = set()
-    for record in ready:
-        group = _group_of(index, record, clear_epoch)
-        name = (group.number, record.key)
-        chunk_bytes = group.chunk_bytes or record.payload_bytes
-        if (
-            record.clear_epoch < group.namespace.record.clear_epoch
-            or name in seen
-            or record.payload_bytes != chunk_bytes
-            or not slots.fits(record.slot, record.payload_bytes, record.extent)
-        ):
-            slots.effects.append(FreeHeader(record.slot))
-            continue
-        group.chunk_bytes = chunk_bytes
-        slots.adopt(record.slot, record.payload_bytes, SlotState.READY, record.generation)
-        seen.add(name)
-        taken.append(record)
+    held = _adopt_writing(chunks, writing)
+    taken = _adopt_ready(chunks, ready)
+    chunks.slots.close_adoption(held + taken)
+    for record in held:
+        reservations.recover(record, _group_of(chunks, record))
     chunks.recover(taken, now)
     return len(taken)
 
 
-def _group_of(index: Index, record: SlotRecord, clear_epoch: int) -> Group:
+def _adopt_writing(chunks: Chunks, records: Iterable[SlotRecord]) -> list[SlotRecord]:
+    slots, held = chunks.slots, []
+    for record in records:
+        size = slots.size_found(record)
+        if size is not None and slots.adopt(record.slot, size, SlotState.QUARANTINED):
+            held.append(record)
+        else:
+            slots.effects.append(FreeHeader(record.slot))
+    return held
+
+
+def _adopt_ready(chunks: Chunks, newest_first: Iterable[SlotRecord]) -> list[SlotRecord]:
+    """Adopt and index. One pass over every chunk of the pool: its speed is the speed of a restart."""
+    slots, taken = chunks.slots, []
+    fillings: dict[tuple[bytes, int], _Filling] = {}
+    for record in newest_first:
+        filling = fillings.get((record.namespace, record.shard))
+        if filling is None:
+            group = _group_of(chunks, record)
+            size, clear_epoch = slots.size_found(record), group.namespace.record.clear_epoch
+            if size is not None and record.clear_epoch >= clear_epoch:
+                group.chunk_bytes = record.payload_bytes
+                filling = _Filling(group, size, record.payload_bytes, clear_epoch)
+                fillings[record.namespace, record.shard] = filling
+        if (
+            filling is not None
+            and record.payload_bytes == filling.payload_bytes
+            and record.extent == filling.size.extent
+            and record.clear_epoch >= filling.clear_epoch
+            and record.key not in filling.group.slots
+            and slots.adopt(record.slot, filling.size, SlotState.READY)
+        ):
+            filling.group.slots[record.key] = record.slot
+            taken.append(record)
+        else:
+            slots.effects.append(FreeHeader(record.slot))
+    return taken
+
+
+def _group_of(chunks: Chunks, record: SlotRecord) -> Group:
     """The record's group. A namespace that the pool file does not name may have been cleared by the last clear."""
+    index, clear_epoch = chunks.index, chunks.slots.facts.clear_epoch
     known = index.find(record.namespace)
     if known is None:
         known = index.describe(NamespaceRecord(record.namespace, model="", shard_count=0, clear_epoch=clear_epoch))

@@ -93,8 +93,7 @@ class Reservations:
         storing.live += 1
 
     def recover(self, header: SlotRecord, group: Group) -> None:
-        """A WRITING slot of an older boot: quarantined under its owner."""
-        self._slots.adopt(header.slot, header.payload_bytes, SlotState.QUARANTINED, header.generation)
+        """A WRITING slot of an older boot, adopted: quarantined under its owner."""
         self._hold(Reservation(header, group, OLDER_BOOT, b"", Standing.QUARANTINED))
 
     def _hold(self, reservation: Reservation) -> None:

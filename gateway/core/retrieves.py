@@ -36,6 +36,7 @@ class Retrieves:
             return Found(0, 0.0)
         width = scheduler.spec.shard_count
         hits = self._chunks.leading(namespace, width, keys)
+        self._chunks.learn_parents(hits, width, keys)
         num_chunks = len(hits) // width
         if num_chunks < len(keys) and self._chunks.was_evicted(namespace, keys[num_chunks]):
             self._counts.lookup_evicted_keys += 1

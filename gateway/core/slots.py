@@ -12,7 +12,7 @@ Facts about slots stand in columns, not in objects: at 100,000 chunks, objects w
 garbage collector stall the loop. The numeric columns are zeroed pages that the kernel provides only where one is used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import cast
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from gateway.core.policy.lru import LeastRecentlyUsed
 from gateway.core.policy.order import NO_SLOT, EvictionOrder
-from gateway.core.types import Effect, FreeHeader, PoolFacts
+from gateway.core.types import Effect, FreeHeader, PoolFacts, SlotRecord
 
 GENERATION_COUNTER_BITS = 40  # a generation is boot_epoch << 40 | counter
 NO_GROUP = -1
@@ -67,7 +67,10 @@ class Slots:
         self.sizes: dict[int, SizeClass] = {}  # by extent
         self.effects = effects  # what must reach the pool file, in order
         self._new_order = new_order
-        self._places = facts.slots_per_slab
+        self.places_per_slab = facts.slots_per_slab
+        self.orders: list[EvictionOrder] = [
+            new_order()
+        ] * facts.num_slabs  # by slab: that of its size, while it has one
         self._slabs = [_Slab() for _ in range(facts.num_slabs)]
         self._free_slabs = dict.fromkeys(range(facts.num_slabs - 1, -1, -1))  # of no size; the last is taken first
         self._last_generation = facts.boot_epoch << GENERATION_COUNTER_BITS
@@ -99,26 +102,26 @@ class Slots:
         extent = -(-payload_bytes // unit) * unit
         size = self.sizes.get(extent)
         if size is None:
-            num_slots = min(self.facts.slab_bytes // extent, self._places)
+            num_slots = min(self.facts.slab_bytes // extent, self.places_per_slab)
             size = self.sizes[extent] = SizeClass(extent, num_slots, self._new_order())
         return size
 
     def size_of(self, slot: int) -> SizeClass:
         """The size class of a slot in use."""
-        size = self._slabs[slot // self._places].size
+        size = self._slabs[slot // self.places_per_slab].size
         if size is None:
             raise AssertionError(f"slot {slot} lies in a slab of no size: the tables are broken")
         return size
 
     def offset_of(self, slot: int) -> int:
         """Where a slot's bytes begin, from the start of the pool's data."""
-        slab, place = divmod(slot, self._places)
+        slab, place = divmod(slot, self.places_per_slab)
         return slab * self.facts.slab_bytes + place * self.size_of(slot).extent
 
     def slots_of_slab(self, slab: int) -> range:
         """The slots of a slab that has a size."""
         size = self._slabs[slab].size
-        first = slab * self._places
+        first = slab * self.places_per_slab
         return range(first, first + (size.slots_per_slab if size else 0))
 
     # -- take and give back
@@ -132,7 +135,7 @@ class Slots:
         if slab.freed:
             slot, _ = slab.freed.popitem()
         else:
-            slot = number * self._places + slab.unused
+            slot = number * self.places_per_slab + slab.unused
             slab.unused += 1
         if not slab.freed and slab.unused == size.slots_per_slab:
             del size.open_slabs[number]
@@ -143,7 +146,7 @@ class Slots:
 
     def free(self, slot: int) -> None:
         """Give a slot back, and its slab when nothing else is in it. Leaves the effect that frees its header."""
-        number = slot // self._places
+        number = slot // self.places_per_slab
         slab = self._slabs[number]
         size = self.size_of(slot)
         self.states[slot] = SlotState.FREE
@@ -160,35 +163,47 @@ class Slots:
         else:
             size.open_slabs[number] = None
 
-    def fits(self, slot: int, payload_bytes: int, extent: int) -> bool:
-        """Whether a slot found in the pool file can be what its header says, beside those adopted already."""
-        if not (0 <= slot < len(self.keys) and 0 < payload_bytes <= extent <= self.facts.slab_bytes):
-            return False
-        slab, place = divmod(slot, self._places)
-        size = self._slabs[slab].size
-        return (
-            extent == self.size_for(payload_bytes).extent
-            and place < self.size_for(payload_bytes).slots_per_slab
-            and (size is None or size.extent == extent)
-        )
+    # -- from the pool file
 
-    def adopt(self, slot: int, payload_bytes: int, state: SlotState, generation: int) -> None:
-        """Take over a slot that ``fits`` from the pool file."""
-        number, place = divmod(slot, self._places)
+    def size_found(self, record: SlotRecord) -> SizeClass | None:
+        """The size class of a header found in the pool file, if its sizes can be those of a slot of this pool."""
+        if not 0 < record.payload_bytes <= record.extent <= self.facts.slab_bytes:
+            return None
+        size = self.size_for(record.payload_bytes)
+        return size if size.extent == record.extent else None
+
+    def adopt(self, slot: int, size: SizeClass, state: SlotState) -> bool:
+        """Take over a slot from the pool file, unless it lies outside or beside slots of another size.
+
+        ``close_adoption`` must follow before anything else is asked.
+        """
+        number, place = divmod(slot, self.places_per_slab)
+        if not (0 <= number < len(self._slabs) and place < size.slots_per_slab) or self.states[slot]:
+            return False
         slab = self._slabs[number]
-        if slab.size is None:
+        if slab.size is not size:
+            if slab.size is not None:
+                return False
             del self._free_slabs[number]
-            self._give_size(number, self.size_for(payload_bytes))
-        size = self.size_of(slot)
-        if place >= slab.unused:
-            slab.freed.update(dict.fromkeys(range(number * self._places + slab.unused, slot)))
-            slab.unused = place + 1
-        else:
-            del slab.freed[slot]
-        if not slab.freed and slab.unused == size.slots_per_slab:
-            size.open_slabs.pop(number, None)
+            self._give_size(number, size)
         self.states[slot] = state
-        self.generations[slot] = generation
+        return True
+
+    def close_adoption(self, records: Sequence[SlotRecord]) -> None:
+        """These were adopted and no more will be: fill their columns, find what is free in their slabs."""
+        adopted = np.fromiter((record.slot for record in records), np.int64, len(records))
+        self._generations[adopted] = np.fromiter((record.generation for record in records), np.int64, len(records))
+        for size in self.sizes.values():
+            for number in size.slabs:
+                first = number * self.places_per_slab
+                states = self._states[first : first + size.slots_per_slab]
+                slab = self._slabs[number]
+                slab.unused = int(np.flatnonzero(states)[-1]) + 1
+                slab.freed = dict.fromkeys((np.flatnonzero(states[: slab.unused] == SlotState.FREE) + first).tolist())
+                if not slab.freed and slab.unused == size.slots_per_slab:
+                    del size.open_slabs[number]
+
+    # -- inside
 
     def _take_slab(self, size: SizeClass) -> bool:
         if not self._free_slabs:
@@ -199,6 +214,7 @@ class Slots:
 
     def _give_size(self, number: int, size: SizeClass) -> None:
         self._slabs[number].size = size
+        self.orders[number] = size.evictable
         size.slabs.add(number)
         size.open_slabs[number] = None
 
@@ -212,9 +228,9 @@ class Slots:
         if not size.slabs:
             return -1
         slabs = np.fromiter(size.slabs, np.int64)
-        states = self._states.reshape(-1, self._places)[slabs, : size.slots_per_slab]
-        pins = self._pins.reshape(-1, self._places)[slabs, : size.slots_per_slab]
-        used = self._used.reshape(-1, self._places)[slabs, : size.slots_per_slab]
+        states = self._states.reshape(-1, self.places_per_slab)[slabs, : size.slots_per_slab]
+        pins = self._pins.reshape(-1, self.places_per_slab)[slabs, : size.slots_per_slab]
+        used = self._used.reshape(-1, self.places_per_slab)[slabs, : size.slots_per_slab]
         is_ready = states == SlotState.READY
         may_go = (is_ready & (pins == 0)) | (states == SlotState.FREE)
         heat = np.where(is_ready, used, -np.inf).max(axis=1)
@@ -224,7 +240,7 @@ class Slots:
 
     def counts(self) -> dict[str, int]:
         """Slots and bytes (of their places) by state; what is neither is free."""
-        states = self._states.reshape(-1, self._places)
+        states = self._states.reshape(-1, self.places_per_slab)
         extents = np.fromiter((slab.size.extent if slab.size else 0 for slab in self._slabs), np.int64)
         found: dict[str, int] = {}
         taken_bytes = 0
@@ -250,13 +266,13 @@ class Slots:
         assert not pins[self._states != SlotState.READY].any(), "a slot is pinned, not READY"
 
     def _check_slab(self, number: int, slab: _Slab) -> None:
-        first = number * self._places
-        states = self.states[first : first + self._places]
+        first = number * self.places_per_slab
+        states = self.states[first : first + self.places_per_slab]
         assert (slab.size is None) == (number in self._free_slabs), f"slab {number} is lost"
         for size in self.sizes.values():
             assert (number in size.slabs) == (slab.size is size), f"slab {number} is in the wrong class"
         free = {place for place, state in enumerate(states) if state == SlotState.FREE}
-        known = {slot - first for slot in slab.freed} | set(range(slab.unused, self._places))
+        known = {slot - first for slot in slab.freed} | set(range(slab.unused, self.places_per_slab))
         assert free == known, f"slab {number}: free places are {sorted(free)}, known are {sorted(known)}"
         if slab.size is not None:
             is_open = len(slab.freed) + slab.size.slots_per_slab - slab.unused > 0

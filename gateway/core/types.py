@@ -5,6 +5,7 @@ files, sockets, clocks. Pure.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.wire.codes import (
     CommitStatus,
@@ -66,9 +67,8 @@ class PoolFacts:
     min_slot_bytes: int  # slot sizes are multiples of it
 
 
-@dataclass(frozen=True)
-class SlotRecord:
-    """One slot header found by the scan of a warm start: READY, or WRITING (``is_ready`` False)."""
+class SlotRecord(NamedTuple):
+    """One slot header: READY, or WRITING (``is_ready`` False). A tuple: a warm start makes one for every chunk."""
 
     slot: int
     is_ready: bool

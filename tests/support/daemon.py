@@ -43,6 +43,8 @@ class Daemon:
         settings: KVGATE_ variables over ``SETTINGS``; an empty value takes one away.
         arguments: more words for ``kvgate serve``.
         own_run_dir: False: no ``--run-dir``; the daemon makes a temporary one.
+        base: a directory for ``run`` and the logs that the caller removes; None: one of its own.
+        umask: the daemon's; -1: the caller's.
     """
 
     def __init__(
@@ -52,10 +54,12 @@ class Daemon:
         *,
         own_run_dir: bool = True,
         base: Path | None = None,
+        umask: int = -1,
     ) -> None:
         self._owns_base = base is None
         self.base = base or Path(tempfile.mkdtemp(prefix="kvgate-test-", dir="/dev/shm"))
         self.run_dir = self.base / "run"
+        self._umask = umask
         self._settings = {**SETTINGS, **(settings or {})}
         self._arguments = (*(("--run-dir", str(self.run_dir)) if own_run_dir else ()), *arguments)
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,6 +82,7 @@ class Daemon:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                umask=self._umask,
             )
         self._sessions.append(self._process.pid)
         return self

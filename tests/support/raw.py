@@ -22,10 +22,12 @@ from gateway.wire.messages import (
 class RawDealer:
     """One DEALER socket of its own; nothing is retried, nothing is filled in but the number."""
 
-    def __init__(self, socket_path: Path) -> None:
+    def __init__(self, socket_path: Path, identity: bytes = b"") -> None:
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
+        if identity:
+            self._socket.setsockopt(zmq.IDENTITY, identity)
         self._socket.connect(f"ipc://{socket_path}")
         self._number = 0
         self.boot = b""

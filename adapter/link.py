@@ -362,12 +362,10 @@ class Link:
     def _look_at_pool(self, now: float) -> None:
         if self._attachment_is_stale and self._half.is_idle():
             self._detach()
-        if self._attachment is None:
-            if now >= self._attach_at and not self._is_leaving:
-                self._attach_at = now + self._heartbeat_seconds
-                self._attach(now)
-            return
-        if self._attachment_is_stale:
+        if self._attachment is None and now >= self._attach_at and not self._is_leaving:
+            self._attach_at = now + self._heartbeat_seconds
+            self._attach(now)
+        if self._attachment is None or self._attachment_is_stale:
             return
         if now >= self._attach_at:
             self._attach_at = now + self._heartbeat_seconds

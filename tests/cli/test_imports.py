@@ -16,7 +16,7 @@ HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "httpx", "rich", "torch"
         ("gateway.cli.main", HEAVY | {"zmq", "msgspec"}),
         ("gateway.cli.serve", HEAVY),
         ("gateway.cli.operate", HEAVY - {"pydantic"}),
-        ("gateway.admin.__main__", {"httpx", "rich", "torch", "click"}),
+        ("gateway.admin.__main__", {"rich", "torch"}),
     ],
 )
 def test_a_process_imports_what_it_needs(module: str, unwanted: set[str]) -> None:

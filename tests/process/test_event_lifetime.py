@@ -13,6 +13,7 @@ import pytest
 
 from adapter import State
 from tests.support import scrape
+from tests.support.damage import damaged_pool
 from tests.support.daemon import Daemon
 from tests.support.engine import Engine, blocks, tokens
 from tests.support.events import FakeEvent
@@ -197,11 +198,10 @@ def test_an_operators_drain_of_the_adapter_with_a_deadline(daemon, kind):
 def test_the_gateway_is_unhealthy(daemon, kind):
     engine, pending = begin(daemon, kind)
     with engine:
-        daemon.pool.rename(daemon.base / "elsewhere")
-        pending.see_the_end("drained")
-        assert engine.total("drains", trigger="gateway_unhealthy") >= 1
-        assert engine.worker.state is not State.HEALTHY
-        (daemon.base / "elsewhere").rename(daemon.pool)
+        with damaged_pool(daemon):
+            pending.see_the_end("drained")
+            assert engine.total("drains", trigger="gateway_unhealthy") == 1
+            assert engine.worker.state is State.UNHEALTHY
         engine.wait_healthy()
         engine.store_and_wait("after", tokens(1, seed=9), blocks(1), seed=9)
 

@@ -73,26 +73,23 @@ def test_a_core_that_hangs_is_killed_by_the_watchdog_with_a_reason() -> None:
         until(lambda: not daemon.processes(), what="no process left")
 
 
-def test_a_pause_does_not_cost_a_lease_whose_renewal_waits_in_the_queue() -> None:
+def test_a_pause_does_not_cost_what_has_its_renewal_waiting_in_the_queue() -> None:
     with Daemon({"KVGATE_LEASE_SECONDS": "1", "KVGATE_RESERVATION_SECONDS": "1"}) as daemon:
         daemon.start()
-        with (
-            RawParty(daemon.run_dir).register() as worker,
-            RawParty(daemon.run_dir, Role.SCHEDULER).register() as scheduler,
-        ):
+        with RawParty(daemon.run_dir).register() as worker:
             worker.store((1,))
             (grant,) = worker.reserve((2,), 10)
-            assert scheduler.lookup((1,), session=1) == 1
+            worker.try_read((1,), 11)
             daemon.pause()
-            scheduler.dealer.send(Ping(number=0, party=scheduler.id, next_session=2, sessions=(1,)))
-            worker.dealer.send(Ping(number=0, party=worker.id, next_operation=11, operations=(10,)))
+            worker.dealer.send(Ping(number=0, party=worker.id, next_operation=12, operations=(10, 11)))
             paused_at = time.monotonic()
             until(lambda: time.monotonic() > paused_at + 1.5, what="both have run out by the clock")
             daemon.go_on()
 
-            assert scheduler.dealer.receive().sessions == (1,)
             worker.dealer.receive()
-            assert daemon.snapshot().slots.quarantined == 0
+            snapshot = daemon.snapshot()
+            assert (snapshot.slots.writing, snapshot.slots.quarantined) == (1, 0)
+            assert Sample("leases", ("read",), 1.0) in snapshot.gauges
             worker.write(grant, 2)
             assert worker.commit(10, grant.generation) == ("committed",)
         assert daemon.log_lines("loop_paused")

@@ -144,7 +144,8 @@ class PoolClaim:
             os.ftruncate(fd, self._layout.file_bytes)
             os.pwrite(fd, encode_page(page), page_offset(page))
             self.set_permissions(fd)
-            return fresh, DeathLock.take(fresh, daemon_offset())
+            # By its descriptor: a daemon that claims the name at this moment may sweep a file that is not locked yet.
+            return fresh, DeathLock.take(f"/proc/self/fd/{fd}", daemon_offset())
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise

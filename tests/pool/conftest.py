@@ -1,5 +1,6 @@
 """Property tests here run without Hypothesis's per-example deadline: the machine may be busy."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ settings.load_profile("pool")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "pool"
+def path() -> Iterator[Path]:
+    """Where a pool may be made: in a private directory of a memory file system, as in use."""
+    with tempfile.TemporaryDirectory(prefix="kvgate-pool-", dir="/dev/shm") as directory:
+        yield Path(directory) / "pool"
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ class Link:
         self._attachment_is_stale = False
         self._attach_at = -math.inf  # when to look at the pool's path next
         self._welcome: Welcome | None = None
-        self._is_announced = False  # a REGISTER was sent: the gateway may know this party
+        self._announced_to = b""  # the boot to which a REGISTER was sent: it may know this party
         self._complaints = Throttle(60.0)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -274,8 +274,8 @@ class Link:
             self._obey(self._liveness.resume())
 
     def announce(self) -> None:
-        """What this half says of itself has changed: say it again, before anything that is posted later."""
-        self.post(self._announce)
+        """This half has something to register now: say it before anything that is posted later."""
+        self.post(self._announce_late)
 
     def close(self, timeout_seconds: float) -> None:
         """Settle everything, leave the gateway, end the thread.
@@ -562,14 +562,21 @@ class Link:
         self._announce()
 
     def _announce(self) -> None:
-        if not self._liveness.boot:
-            return
         message = self._half.register_message(self.party)
         if message is None:  # the heartbeats are probes until there is something to register
             self._obey(self._liveness.registered(time.monotonic()))
         else:
-            self._is_announced = True
+            self._announced_to = self._liveness.boot
             self._send(message, self._liveness.boot, time.monotonic() + REPLY_SECONDS, self._heard_registered)
+
+    def _announce_late(self) -> None:
+        with self.lock:
+            if self._liveness.is_registered and not self._is_announced:
+                self._announce()
+
+    @property
+    def _is_announced(self) -> bool:
+        return bool(self._announced_to) and self._announced_to == self._liveness.boot
 
     def _say_ping(self) -> None:
         ping = self._half.ping_message(self.party) if self._is_announced else Ping(number=0)

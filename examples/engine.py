@@ -28,8 +28,7 @@ worker = WorkerAdapter(sys.argv[1], identity, group="example-0")
 worker.register_kv_caches(layers, layout="NHD", block_axis=1)
 scheduler = SchedulerAdapter(sys.argv[1], identity, group="example-0")
 scheduler.set_geometry(worker.geometry)
-worker.wait_healthy(5)
-scheduler.wait_healthy(5)  # without a gateway both go on: lookups are 0, stores are refused
+worker.wait_healthy(5) and scheduler.wait_healthy(5)  # without a gateway both go on: nothing found, nothing stored
 
 prompt, blocks = list(range(1000)), list(range(48))  # 3 full chunks of 256 tokens; the rest is not cached
 operation = LoadStoreOp.from_tokens(prompt, blocks, identity)

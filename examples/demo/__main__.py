@@ -136,7 +136,7 @@ class Demo:
     def _share(self) -> float:
         """How far the replay is: in requests or in time, whichever is more."""
         elapsed = time.monotonic() - self._began
-        return 1.0 if self._fleet.is_idle else max(self._fleet.requests / self._requests, elapsed / _REPLAY_SECONDS)
+        return max(self._fleet.requests / self._requests, elapsed / _REPLAY_SECONDS)
 
     def _are_engines(self, state: str) -> bool:
         return all(figures.state == state for figures in self._fleet.figures.values())
@@ -213,7 +213,7 @@ def _play(home: Path, sizes: Sizes, requests: int, trace_path: str) -> list[str]
             f"{NUM_ENGINES} engines, {trace_path or 'chats made here'}"
         )
         screen.say(f"gateway ready in {gateway.start():.2f} s")
-        fleet = Fleet(home, gateway.run_dir, sizes, requests, trace_path)
+        fleet = Fleet(home, gateway.run_dir, sizes, trace_path)
         stack.callback(fleet.close)
         demo = Demo(gateway, fleet, screen, requests)
         demo.run()

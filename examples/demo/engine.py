@@ -3,7 +3,8 @@
 Owns: the request loop and its figures. Must not know: how the gateway is run, or when it is drained or killed; it finds
 out through its adapters, as any engine does. The main thread is the engine's; another one reads standard input.
 
-Reports a JSON line a request on standard output. A line on standard input ends the replay; its end closes the adapters.
+Reports a JSON line a request on standard output. A line on standard input ends the replay; its end closes the
+adapters.
 """
 
 import itertools
@@ -158,7 +159,7 @@ def main() -> None:
 def _share(plan: Plan) -> Iterator[Request]:
     max_tokens = MAX_PROMPT_CHUNKS * CHUNK_TOKENS
     requests = trace(Path(plan.trace), max_tokens) if plan.trace else conversations(max_tokens)
-    return itertools.islice(requests, plan.index, plan.requests, plan.step)
+    return itertools.islice(requests, plan.index, None, plan.step)
 
 
 def _read_orders(stop: threading.Event, end: threading.Event) -> None:

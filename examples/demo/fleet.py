@@ -27,7 +27,7 @@ class EngineFailedError(Exception):
 class Fleet:
     """All engines of the demo."""
 
-    def __init__(self, home: Path, run_dir: Path, sizes: Sizes, requests: int, trace: str) -> None:
+    def __init__(self, home: Path, run_dir: Path, sizes: Sizes, trace: str) -> None:
         self._home = home
         self._inbox: queue.SimpleQueue[tuple[str, Figures | None]] = queue.SimpleQueue()
         self.figures: dict[str, Figures] = {}
@@ -36,7 +36,7 @@ class Fleet:
         for index in range(NUM_ENGINES):
             name = f"engine-{index}"
             self.figures[name] = Figures()
-            plan = Plan(str(run_dir), name, index, NUM_ENGINES, requests, sizes.layers, trace)
+            plan = Plan(str(run_dir), name, index, NUM_ENGINES, sizes.layers, trace)
             self._processes[name] = self._start(plan)
 
     @property

@@ -4,13 +4,12 @@ import msgspec
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What an engine is told: among others to serve requests ``index``, ``index + step``, … below ``requests``."""
+    """What an engine is told: among others to serve requests ``index``, ``index + step``, … until it is stopped."""
 
     run_dir: str
     name: str
     index: int
     step: int
-    requests: int
     layers: int
     trace: str = ""
 

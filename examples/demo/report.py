@@ -47,7 +47,7 @@ class Screen:
     def advance(self, requests: int, note: str) -> None:
         """So many requests are served. Without a terminal: a line each tenth of the way."""
         self._progress.update(self._bar, completed=requests, note=note)
-        tenths = requests * 10 // self._total
+        tenths = min(10, requests * 10 // self._total)
         if not self._console.is_terminal and tenths > self._told_tenths:
             self._told_tenths = tenths
             self.say(f"requests {requests}/{self._total}, {note}")

@@ -1,5 +1,6 @@
 """A real Prometheus scrapes gateway and adapter under load, and sees what is pending and retained on both roads."""
 
+import itertools
 import subprocess
 import threading
 import urllib.request
@@ -19,6 +20,7 @@ from tests.support.prometheus import Prometheus, require_prometheus
 ROOT = Path(__file__).resolve().parents[2]
 IDENTITY = CacheIdentity(model="tiny", block_tokens=4, chunk_tokens=16)
 ENGINE = "scraped"
+NUMBERS = itertools.count()  # of prompts: a chunk that is there already would be stored at once
 
 ROADS = pytest.mark.parametrize(
     "name", ["kvgate_adapter_{}{{job='adapter'}}", f"kvgate_engine_{{}}{{{{job='gateway',engine='{ENGINE}'}}}}"]
@@ -65,10 +67,9 @@ def load(worker: WorkerAdapter) -> Iterator[None]:
     is_over = threading.Event()
 
     def run() -> None:
-        number = 0
         while not is_over.wait(0.002):
-            number += 1
-            worker.submit_store_request(f"load-{number}", _operation(number, first_block=32), FakeEvent(fired=True))
+            operation = _operation(next(NUMBERS), first_block=32)
+            worker.submit_store_request("load", operation, FakeEvent(fired=True))
             worker.get_finished()
 
     thread = threading.Thread(target=run)
@@ -87,9 +88,7 @@ def _operation(number: int, first_block: int) -> LoadStoreOp:
 @ROADS
 def test_a_held_store_is_seen_and_its_end(worker: WorkerAdapter, prometheus: Prometheus, load: None, name: str) -> None:
     event = FakeEvent()
-    held = _operation(1_000_000, first_block=0)
-
-    worker.submit_store_request("held", held, event)
+    worker.submit_store_request("held", _operation(next(NUMBERS), first_block=0), event)
 
     _until_at_least(prometheus, name.format("pending_stores"), 1)
     _until_at_least(prometheus, name.format("retained_events"), 1)
@@ -101,11 +100,11 @@ def test_a_held_store_is_seen_and_its_end(worker: WorkerAdapter, prometheus: Pro
 
 @ROADS
 def test_everything_is_zero_at_rest(worker: WorkerAdapter, prometheus: Prometheus, name: str) -> None:
-    stored, store_event, retrieve_event = _operation(2_000_000, first_block=0), FakeEvent(), FakeEvent()
+    stored, store_event, retrieve_event = _operation(next(NUMBERS), first_block=0), FakeEvent(), FakeEvent()
     worker.submit_store_request("first", stored, FakeEvent(fired=True))
     assert worker.wait_settled(20)
     worker.submit_retrieve_request("second", stored, retrieve_event)
-    worker.submit_store_request("third", _operation(2_000_001, first_block=8), store_event)
+    worker.submit_store_request("third", _operation(next(NUMBERS), first_block=8), store_event)
 
     _until_at_least(prometheus, name.format("pending_retrieves"), 1)
     _until_at_least(prometheus, name.format("pending_stores"), 1)

@@ -52,7 +52,7 @@ def test_the_demo_holds_all_it_says() -> None:
     rows = {
         cells[1].strip(): cells[2].strip() for line in done.stdout.splitlines() if len(cells := line.split("│")) > 3
     }
-    assert int(rows["requests"]) == 60
+    assert int(rows["requests"]) >= 60
     for figure in ("wrong bytes", "pending stores", "pending retrieves", "retained events"):
         assert rows[figure] == "0", figure
     for figure in ("chunks recovered", "drain seconds", "restart seconds"):

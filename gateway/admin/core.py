@@ -32,8 +32,12 @@ class CoreClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._admin.close()
+        self.close()
         self._context.term()
+
+    def close(self) -> None:
+        """Ask nothing more: who waits for an answer is told so at once."""
+        self._admin.close()
 
     async def snapshot(
         self, *, transfers: bool = False, timeout_seconds: float = READ_TIMEOUT_SECONDS

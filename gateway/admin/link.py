@@ -57,6 +57,7 @@ class WireLink:
         self._waiting: dict[int, asyncio.Future[AnyReply]] = {}
         self._number = 0
         self._boot = b""
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,7 +84,8 @@ class WireLink:
             ) from None
 
     def close(self) -> None:
-        """Close the socket; open requests end as unreachable."""
+        """Close the socket for good; open requests, and later ones, end as unreachable."""
+        self._is_closed = True
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
@@ -143,6 +145,8 @@ class WireLink:
         return reply
 
     def _open(self) -> zmq.asyncio.Socket:
+        if self._is_closed:
+            raise GatewayUnreachable(f"the connection to {self._path} was closed")
         if self._socket is not None:
             return self._socket
         size = len(bytes(self._path))

@@ -28,7 +28,7 @@ log = logging.getLogger("kvgate.admin")
 
 ADMIN_FILE = "admin.json"
 _PARENT_POLL_SECONDS = 0.2
-_GRACE_SECONDS = 1  # for requests under way when we stop
+_GRACE_SECONDS = 2  # for requests under way when we stop
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ async def serve(settings: AdminSettings) -> None:
             stack.enter_context(_announced(settings.admin_dir / ADMIN_FILE, settings.address, control))
             serving = [asyncio.create_task(server.serve([listener])) for server, listener in servers.items()]
             await _until_stopped_or_orphaned(stopping, settings.core_pid)
+            core.close()  # who waits for the end of a drain is answered, not cut off
             for server in servers:
                 server.should_exit = True
             await asyncio.gather(*serving)
@@ -153,10 +154,13 @@ def _announced(path: Path, address: str, listener: socket.socket) -> Iterator[No
     shown = f"[{reachable}]" if ":" in reachable else reachable
     url = f"http://{shown}:{listener.getsockname()[1]}"
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n", encoding="utf-8")
+    text = json.dumps({"url": url, "pid": os.getpid()}) + "\n"
+    fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
     log.info("admin_listening", extra={"facts": {"url": url}})
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_text(encoding="utf-8") == text:  # another admin process may have come since
+                path.unlink()

@@ -7,15 +7,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 import httpx
 import pytest
 
-from gateway.wire.messages import Done, Resume
+from gateway.wire.messages import Done, Resume, SnapshotRequest
 from tests.support.admin_process import REPOSITORY, AdminProcess
-from tests.support.core_double import CoreDouble, check, snapshot
+from tests.support.core_double import CoreDouble, check, drain, snapshot
 from tests.support.poll import until
 
 TOKEN = {"KVGATE_ADMIN_TOKEN": "secret"}
@@ -49,6 +50,16 @@ def test_it_tells_where_it_listens_and_takes_the_word_back(core: CoreDouble) -> 
             assert client.get("/livez").status_code == 200
         assert process.stop() == 0
         assert not process.announces
+
+
+def test_who_waits_for_a_drain_is_answered_when_it_stops(core: CoreDouble) -> None:
+    core.says(SnapshotRequest, snapshot(drain=drain()))
+    with AdminProcess(core.run_dir) as process, process.client() as client, ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(client.get, "/v1/drain?wait_seconds=300")
+        until(lambda: len(core.asked(SnapshotRequest)) > 1, what="the wait asks again")
+        assert process.stop() == 0
+        assert waiting.result(20).json()["code"] == "unreachable"
+        assert "Traceback" not in process.stderr
 
 
 def test_beyond_loopback_it_needs_a_token(core: CoreDouble) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.wire.codes import Lifecycle, OperationKind, OutcomeKind, Phase, State
 from gateway.wire.messages import AdapterStats, OperationInfo, Sample
+from tests.support.admin_process import AdminProcess
 from tests.support.daemon import Daemon
 from tests.support.party import NAMESPACE, RawParty
 from tests.support.poll import until
@@ -210,6 +212,26 @@ def test_the_admin_process_is_started_again(daemon: Daemon, api: httpx.Client) -
     os.kill(child, 9)
     until(lambda: [pid for pid in daemon.processes() if pid not in (daemon.pid, child)], 20, "another admin process")
     until(lambda: daemon.snapshot().state is Lifecycle.READY)
+
+
+def test_an_admin_process_on_its_own_outlives_its_gateway(daemon: Daemon) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with AdminProcess(daemon.run_dir, "--admin", address), httpx.Client(base_url=f"http://{address}") as alone:
+
+        def shown_boot() -> str:
+            try:
+                answer = alone.get("/v1/state", timeout=20)
+            except httpx.ConnectError:
+                return ""
+            return answer.json()["boot_id"] if answer.status_code == 200 else ""
+
+        until(lambda: shown_boot() == daemon.ready_line["boot_id"], 20, "it listens")
+        daemon.kill()
+        assert alone.get("/livez", timeout=20).status_code == 503
+        daemon.start()
+        until(lambda: shown_boot() == daemon.ready_line["boot_id"], 20, "it found the next boot")
+        assert alone.post("/v1/drain", timeout=20).status_code in (200, 202)
 
 
 def test_a_hung_core_is_killed_by_the_watchdog() -> None:

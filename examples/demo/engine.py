@@ -25,6 +25,7 @@ from examples.demo.lines import Figures, Plan
 from examples.demo.paged import PagedCache
 from examples.demo.sizes import BLOCK_TOKENS, BLOCKS_PER_CHUNK, CHUNK_TOKENS, ENGINE_CHUNKS, MAX_PROMPT_CHUNKS
 
+_TOKENS_PER_SECOND = 20_000  # of prefill, as a GPU would: it leaves the processor idle meanwhile
 _LOAD_SECONDS = 60.0  # past it a load that does not end is a defect, not a slow machine
 
 
@@ -126,6 +127,7 @@ class Engine:
         submitted_at = time.monotonic()
         self.worker.submit_store_request(request_id, operation, event)
         self._cache.compute(missing, empty)
+        time.sleep(max(0.0, submitted_at + len(missing) * CHUNK_TOKENS / _TOKENS_PER_SECOND - time.monotonic()))
         if self.worker.snapshot().pending_stores:
             self._compute_seconds += time.monotonic() - submitted_at
         event.record()

@@ -19,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 
 #: Standard modules with which a module would read a clock, wait, or touch the world.
 IMPURE = _words(
-    "asyncio concurrent fcntl glob http io logging mmap multiprocessing os pathlib queue random select selectors "
+    "asyncio concurrent fcntl glob http io logging mmap multiprocessing os pathlib queue select selectors "
     "shutil signal socket sqlite3 subprocess sys tempfile threading time urllib"
 )
 

@@ -19,6 +19,7 @@ import mmap
 import os
 import secrets
 import stat
+import threading
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +27,7 @@ from gateway.lock import DeathLock, Inode, LockObserver, daemon_offset
 from gateway.pool.format import HeaderPage, Layout, encode_page, page_offset
 
 _ATTEMPTS = 100  # a lost one means that another daemon made or replaced the file just now
-_PUNCH_BYTES = 256 << 20  # freed in one call, during which no other thread of this process runs
+_PUNCH_BYTES = 16 << 20  # freed in one system call, some milliseconds in which no other thread of this process runs
 
 
 class PoolClaim:
@@ -37,6 +38,9 @@ class PoolClaim:
         self._layout = layout
         self._file_mode = file_mode
         self._group = group
+        self._discarding = threading.Lock()
+        #: Bytes from the start of each file set aside that were freed so far.
+        self._freed_bytes: dict[Inode, int] = {}
         #: The daemon's lock on the file that the name stands for.
         self.lock: DeathLock
 
@@ -89,26 +93,19 @@ class PoolClaim:
         self.lock = lock
         return aside
 
-    def discard_set_aside(self) -> int:
+    def discard_set_aside(self, max_bytes: int) -> int:
         """Free and remove the files set aside on which no party holds its lock; returns how many are left.
 
-        Freeing takes about 0.1 s a GiB.
+        Args:
+            max_bytes: of memory to free in this call, a fraction of a second a GiB; the next one goes on from there.
         """
-        left = 0
-        for aside in self._asides():
-            observer = LockObserver.open(aside)
+        if self._discarding.acquire(blocking=False):  # else another thread is at it
             try:
-                # The file itself, under a second name: a daemon was killed in the middle of ``replace``.
-                is_current = observer.inode == self.lock.inode
-                if not is_current and observer.is_any_party_held():
-                    left += 1
-                    continue
-                if not is_current:
-                    _punch(aside)
-                aside.unlink()
+                for aside in self._asides():
+                    max_bytes -= self._discard(aside, max_bytes)
             finally:
-                observer.close()
-        return left
+                self._discarding.release()
+        return len(self._asides())
 
     def remove(self) -> None:
         """Take all names away; memory is freed when the last engine has unmapped it."""
@@ -116,6 +113,25 @@ class PoolClaim:
             aside.unlink()
         if _is_named(self._path, self.lock.inode):
             self._path.unlink()
+
+    def _discard(self, aside: Path, max_bytes: int) -> int:
+        """Free up to ``max_bytes`` of one file, and remove it when none are left; returns how many were freed."""
+        freed = 0
+        observer = LockObserver.open(aside)
+        try:
+            # The file in use may have a second name: a daemon was killed in the middle of ``replace``.
+            if observer.inode != self.lock.inode:
+                if observer.is_any_party_held():
+                    return 0
+                start = self._freed_bytes.get(observer.inode, 0)
+                freed = _punch(aside, start, max_bytes)
+                self._freed_bytes[observer.inode] = start + freed
+                if start + freed < aside.stat().st_size:
+                    return freed
+            aside.unlink()
+        finally:
+            observer.close()
+        return freed
 
     def _lock_or_make(self) -> DeathLock | None:
         """A lock on the file there, or on a new one; None: another daemon was quicker, look again."""
@@ -179,12 +195,16 @@ def _is_named(path: Path, inode: Inode) -> bool:
     return (status.st_dev, status.st_ino) == inode
 
 
-def _punch(path: Path) -> None:
-    """Free all memory of a file, at once and for everyone who has it mapped; its size stays, so that nobody faults."""
+def _punch(path: Path, start: int, max_bytes: int) -> int:
+    """Free memory of a file, at once and for everyone who has it mapped; returns the bytes freed.
+
+    Its size stays, so that nobody faults.
+    """
     with path.open("r+b") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            return
-        with mmap.mmap(file.fileno(), size) as mapping:
-            for start in range(0, size, _PUNCH_BYTES):
-                mapping.madvise(mmap.MADV_REMOVE, start, min(_PUNCH_BYTES, size - start))
+        end = min(os.fstat(file.fileno()).st_size, start + max_bytes)
+        if end <= start:
+            return 0
+        with mmap.mmap(file.fileno(), end) as mapping:
+            for piece in range(start, end, _PUNCH_BYTES):
+                mapping.madvise(mmap.MADV_REMOVE, piece, min(_PUNCH_BYTES, end - piece))
+    return end - start

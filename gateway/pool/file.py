@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -39,6 +40,8 @@ from gateway.pool.format import (
     page_offset,
 )
 from gateway.pool.scan import scan_headers
+
+_DISCARD_BYTES = 128 << 20  # of memory freed on the loop's thread in one go
 
 
 class PoolFile:
@@ -161,6 +164,8 @@ class PoolFile:
     def reserve_memory(self, progress: Callable[[float], None], cancelled: Callable[[], bool]) -> None:
         """Give every page of the file its memory where it has none yet. About 0.25 s a GiB; on a worker thread.
 
+        Files set aside that no engine uses are freed first: the new pool may need their memory.
+
         Args:
             progress: told the fraction that is reserved, from 0 to 1.
             cancelled: asked every 256 MiB; True ends the reservation early, and nothing is raised.
@@ -168,6 +173,7 @@ class PoolFile:
         Raises:
             PoolSpaceError: the file system or the control group has not that much left; the message has the sizes.
         """
+        self._claim.discard_set_aside(sys.maxsize)
         memory.reserve(self._fd, self.layout.file_bytes, progress, cancelled)
 
     def allocated_bytes(self) -> int:
@@ -243,9 +249,10 @@ class PoolFile:
     def discard_set_aside(self) -> int:
         """Free and remove files set aside that no engine uses any more; returns how many are left.
 
-        Call it before ``reserve_memory``, and every second or so while it answers more than 0.
+        Cheap when there are none. Call it every second or so: each call frees so much that the loop stands still for
+        about 50 ms at most, and the next goes on from there.
         """
-        return self._claim.discard_set_aside()
+        return self._claim.discard_set_aside(_DISCARD_BYTES)
 
     def close(self) -> None:
         """Unmap and unlock. Nothing may be granted any more."""

@@ -28,6 +28,7 @@ from gateway.pool.format import (
 from gateway.wire.messages import POOL_FORMAT
 
 _READS = 4  # of a header that changes under us; a writer needs well under a microsecond
+_MADV_POPULATE_READ = 22  # of linux/mman.h; this Python's mmap does not name it
 
 
 class PoolMapping:
@@ -94,6 +95,25 @@ class PoolMapping:
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self.inode
+
+    def prefault(self, offset: int, nbytes: int) -> None:
+        """Have the kernel enter these bytes of the data into this process's page tables, about 0.15 s a GiB.
+
+        Without it the first copy to each page does so, at a third of the speed. Page tables are each process's own,
+        so the daemon's reservation does not help here. Reading suffices: the memory is there, and the kernel enters
+        pages of a shared mapping as writable. No other thread of the process runs meanwhile: a few MiB at a time.
+
+        Args:
+            offset: of the data, a multiple of the page size.
+            nbytes: what goes beyond the end of the data is ignored.
+
+        Raises:
+            OSError: the kernel cannot (Linux before 5.14).
+            ValueError: the mapping is closed.
+        """
+        nbytes = min(nbytes, self.data_bytes - offset)
+        if nbytes > 0:
+            self._data.madvise(_MADV_POPULATE_READ, offset, nbytes)
 
     def data(self, offset: int, nbytes: int) -> memoryview:
         """Bytes of the pool from ``offset`` of the data on, writable. Release it before ``close``.

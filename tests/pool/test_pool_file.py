@@ -272,6 +272,37 @@ def test_memory_of_a_file_set_aside_is_freed_only_when_no_party_holds_it_and_nob
     pool.close()
 
 
+def test_large_files_set_aside_are_freed_over_several_calls(path: Path) -> None:
+    pool = open_pool(path, num_slabs=64)
+    pool.reserve_memory(lambda _: None, lambda: False)
+    pool.close()
+    size = path.stat().st_size
+    pool = open_pool(path)
+    aside = path.with_name("pool.set-aside.1")
+    allocated = []
+    for _ in range(20):
+        if not aside.exists():
+            break
+        allocated.append(aside.stat().st_blocks * 512)
+        pool._claim.discard_set_aside(1 << 20)
+    assert allocated == [max(0, size - (i << 20)) for i in range(len(allocated))]
+    assert len(allocated) == -(-size // (1 << 20))
+    pool.close()
+
+
+def test_memory_is_freed_before_it_is_reserved(path: Path) -> None:
+    open_pool(path, num_slabs=5).close()
+    lock = DeathLock.take(path, PARTY)
+    open_pool(path, num_slabs=6).close()
+    pool = open_pool(path)
+    pool.reserve_memory(lambda _: None, lambda: False)
+    assert names(path) == ["pool", "pool.set-aside.1"], "one is in use"
+    lock.close()
+    pool.reserve_memory(lambda _: None, lambda: False)
+    assert names(path) == ["pool"]
+    pool.close()
+
+
 def test_files_set_aside_are_numbered_on(path: Path) -> None:
     locks = []
     for num_slabs in (4, 5, 6):

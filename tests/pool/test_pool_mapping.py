@@ -1,6 +1,7 @@
 """The engine's view, over a real file that a real daemon's side writes."""
 
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from gateway.pool.file import PoolFile
 from gateway.pool.format import SLOT_HEADER_BYTES, PoolFormatError, SlotState
 from gateway.pool.mapping import PoolMapping, acquire_fence
-from tests.pool.records import LAYOUT, header, open_pool
+from tests.pool.records import LAYOUT, SLAB_BYTES, header, open_pool
 
 
 def test_an_engine_sees_headers_as_they_are_written(pool: PoolFile, path: Path) -> None:
@@ -142,3 +143,26 @@ def test_a_header_torn_for_good_is_nothing(pool: PoolFile, path: Path) -> None:
         file.write(b"\xee")
     assert mapping.read_header(9) is None
     mapping.close()
+
+
+def test_pages_can_be_entered_before_they_are_used(pool: PoolFile, path: Path) -> None:
+    pool.reserve_memory(lambda _: None, lambda: False)
+    mapping = PoolMapping.open(path)
+    with mapping.data(0, 4) as view:
+        view[:] = b"kept"
+    content = b"\xab" * mapping.data_bytes
+    mapping.prefault(0, 2 * SLAB_BYTES)
+    mapping.prefault(2 * SLAB_BYTES, 100 * SLAB_BYTES)
+    mapping.prefault(mapping.data_bytes, 1)
+    before = minor_faults()
+    with mapping.data(0, mapping.data_bytes) as view:
+        assert bytes(view[:4]) == b"kept"
+        view[:] = content
+    assert minor_faults() - before < 32, "a page each would be 64; what else this thread does may cost a few"
+    mapping.close()
+    with pytest.raises(ValueError, match="closed"):
+        mapping.prefault(0, 4096)
+
+
+def minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt

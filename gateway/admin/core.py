@@ -1,8 +1,10 @@
 """The core as the admin API's routes see it: a snapshot, a change, a probe.
 
-Owns: how long each may take. Must not know: HTTP, documents. Runs on the event loop.
+Owns: how long each may take, and how often the core is asked. Must not know: HTTP, documents. Runs on the event loop.
 """
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +19,10 @@ from gateway.wire.messages import AnyReply, Ping, Pong, Request, SnapshotReply, 
 READ_TIMEOUT_SECONDS = 1.2
 CHANGE_TIMEOUT_SECONDS = 5.0
 
+#: However many ask, the core takes no more than twenty snapshots a second of each kind: one of many engines takes its
+#: loop milliseconds, in which no engine is answered.
+_SNAPSHOT_INTERVAL_SECONDS = 0.05
+
 _SOFTWARE = f"kvgate-admin/{__version__}"
 
 
@@ -27,6 +33,9 @@ class CoreClient:
         self._context = zmq.asyncio.Context(io_threads=1)
         self._admin = WireLink(self._context, admin_socket, _SOFTWARE)
         self._engine_socket = engine_socket
+        #: By ``transfers``: the snapshot that is not asked for yet, which later callers may share.
+        self._coming: dict[bool, asyncio.Task[SnapshotReply]] = {}
+        self._last_snapshot = 0.0  # monotonic, when the last one was asked for
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,23 +48,32 @@ class CoreClient:
         """Ask nothing more: who waits for an answer is told so at once."""
         self._admin.close()
 
-    async def snapshot(
-        self, *, transfers: bool = False, timeout_seconds: float = READ_TIMEOUT_SECONDS
-    ) -> SnapshotReply:
-        """What is, now.
+    async def snapshot(self, *, transfers: bool = False) -> SnapshotReply:
+        """What is, now: taken after this call began, and shared with whoever else asks at the same time.
 
         Raises:
             GatewayUnreachable: the core did not answer in time.
             GatewayRefused: it answered with an error.
         """
-        reply = await self._admin.request(SnapshotRequest(number=0, transfers=transfers), timeout_seconds)
-        if not isinstance(reply, SnapshotReply):
-            raise GatewayUnreachable(f"the gateway answered SNAPSHOT with {type(reply).__name__}")
-        return reply
+        coming = self._coming.get(transfers)
+        if coming is None:
+            coming = asyncio.create_task(self._take_snapshot(transfers=transfers))
+            coming.add_done_callback(_forget_error)
+            self._coming[transfers] = coming
+        return await asyncio.shield(coming)  # one who gives up waiting does not take it from the others
 
     async def change(self, message: Request) -> AnyReply:
         """Ask for a change; the same errors as ``snapshot``."""
         return await self._admin.request(message, CHANGE_TIMEOUT_SECONDS)
+
+    async def _take_snapshot(self, *, transfers: bool) -> SnapshotReply:
+        await asyncio.sleep(max(0.0, self._last_snapshot + _SNAPSHOT_INTERVAL_SECONDS - time.monotonic()))
+        self._last_snapshot = time.monotonic()
+        del self._coming[transfers]  # what is sent now may be too old for whoever comes from here on
+        reply = await self._admin.request(SnapshotRequest(number=0, transfers=transfers), READ_TIMEOUT_SECONDS)
+        if not isinstance(reply, SnapshotReply):
+            raise GatewayUnreachable(f"the gateway answered SNAPSHOT with {type(reply).__name__}")
+        return reply
 
     async def probe(self) -> Pong:
         """One request through the data plane, the way an engine comes: a new connection, HELLO, PING.
@@ -67,3 +85,9 @@ class CoreClient:
         if not isinstance(reply, Pong):
             raise GatewayUnreachable(f"the gateway answered PING with {type(reply).__name__}")
         return reply
+
+
+def _forget_error(task: asyncio.Task[SnapshotReply]) -> None:
+    """Look at the error once: when everyone who waited has left, nobody else does, and asyncio would complain."""
+    if not task.cancelled():
+        task.exception()

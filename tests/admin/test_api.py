@@ -133,6 +133,22 @@ def test_metrics_are_prometheus_text(api: httpx.Client) -> None:
     assert 'kvgate_process_threads{process="core"}' not in answer.text, "this admin process is no core's child"
 
 
+def test_many_who_ask_at_once_cost_the_core_few_snapshots(api: httpx.Client, core: CoreDouble) -> None:
+    paths = ["/livez", "/metrics", "/v1/state", "/v1/engines"] * 25
+    began = time.monotonic()
+    with ThreadPoolExecutor(20) as threads:
+        statuses = list(threads.map(lambda path: api.get(path).status_code, paths))
+    seconds = time.monotonic() - began
+    assert statuses == [200] * len(paths)
+    assert len(core.asked(SnapshotRequest)) <= 2 + seconds / 0.05
+
+
+def test_a_snapshot_is_never_older_than_the_question(api: httpx.Client, core: CoreDouble) -> None:
+    for number in range(10):
+        core.says(SnapshotRequest, snapshot(run_dir=f"/run/{number}"))
+        assert api.get("/v1/state").json()["run_dir"] == f"/run/{number}"
+
+
 # -- gateway -----------------------------------------------------------------------------------------------------------
 
 

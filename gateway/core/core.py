@@ -284,7 +284,10 @@ class Core:
             deadline=deadline,
             now=now,
         )
-        return grants, deadline if any(grant.slot != NO_SLOT for grant in grants) else 0.0
+        if all(grant.slot == NO_SLOT for grant in grants):
+            return grants, 0.0
+        self._reservations.renew(party, operation, deadline)
+        return grants, deadline
 
     def commit(self, party: bytes, operation: int, reservations: Sequence[int], now: float) -> CommitResult:
         """Publish filled reservations, whatever the state; one status each, in order. The first COMMIT of a key wins.

@@ -52,7 +52,10 @@ def test_a_repeated_reserve_gives_the_same_grants():
     tables = Tables()
     worker = tables.worker()
     first = tables.reserve(worker, 1, keys(1, 2))
+    tables.wait(20.0)
     assert tables.reserve(worker, 1, keys(1, 2)) == first
+    assert tables.counts() == (0, 2, 0)
+    tables.wait(20.0)  # asking again put the deadline off
     assert tables.counts() == (0, 2, 0)
 
 

@@ -35,6 +35,7 @@ _STEP_SECONDS = 30.0  # what any one step may take
 _DRAINED_SECONDS = 1.0  # the engines run on without a gateway for so long
 _POOL_FOLDER = Path("/dev/shm")  # noqa: S108 - memory is where a pool belongs; the folder made in it is private
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _GAUGES = ("pending_stores", "pending_retrieves", "retained_events")
 
 
@@ -176,7 +177,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__.split("\n\n")[0])
     parser.add_argument("--requests", type=int, default=_REQUESTS, help=f"how many to replay ({_REQUESTS})")
     requests = parser.parse_args().requests
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in _ENDING:
+        signal.signal(number, _interrupt)
     trace_path = os.environ.get("KVGATE_TRACE", "")
     try:
         if trace_path:
@@ -264,6 +266,9 @@ def _rate(figures: list[Figures], amount: str, seconds: str) -> str:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Clean up once, undisturbed: a second Ctrl-C does not leave half of it behind."""
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -46,7 +46,7 @@ class Screen:
 
     def advance(self, requests: int, note: str) -> None:
         """So many requests are served. Without a terminal: a line each tenth of the way."""
-        self._progress.update(self._bar, completed=requests, note=note)
+        self._progress.update(self._bar, completed=min(requests, self._total), note=note)
         tenths = min(10, requests * 10 // self._total)
         if not self._console.is_terminal and tenths > self._told_tenths:
             self._told_tenths = tenths

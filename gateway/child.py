@@ -43,10 +43,14 @@ class AdminChild:
         self._restart_at = 0.0
 
     def start(self, now: float) -> None:
-        """Start the child. Its output joins our stderr: stdout is for the ready line only."""
+        """Start the child.
+
+        Its output joins our stderr: stdout is for the ready line only. It has a process group of its own, so that
+        Ctrl-C in a terminal reaches the core alone, which drains while the admin API still answers.
+        """
         self._started_at = now
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            self._command, env=self._environ, stdin=subprocess.DEVNULL, stdout=sys.stderr, close_fds=True
+            self._command, env=self._environ, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0
         )
 
     @property

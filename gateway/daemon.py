@@ -220,6 +220,7 @@ class Daemon:
             traffic=self._traffic,
             audit=audit,
             snapshots=snapshots,
+            verify=os.environ.get("KVGATE_VERIFY") == "1",
         )
         self._housekeeping = Housekeeping(self._checks, _TICK_SECONDS)
         self._add_chores(Chores(self._core, engines, locks, pool, writer), now)

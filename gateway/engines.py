@@ -34,7 +34,8 @@ Series = tuple[str, tuple[str, ...]]  # short metric name, label values
 
 @dataclass
 class _Party:
-    engine: str  # the label, which is "other" past MAX_ENGINES
+    name: str
+    engine: str  # the label: the name, or "other" past MAX_ENGINES
     heard_at: float  # monotonic
     state: State = State.CONNECTING
     counters: dict[Series, float] = field(default_factory=dict)
@@ -90,9 +91,10 @@ class EngineStats:
         known.left_at = math.inf
         previous = self._parties.get(party)
         if previous is None:
-            self._parties[party] = _Party(label, now)
+            self._parties[party] = _Party(engine, label, now)
             return
-        left, previous.engine, previous.heard_at = previous.engine, label, now
+        left = previous.engine
+        previous.name, previous.engine, previous.heard_at = engine, label, now
         self._note_if_left(left, now)
 
     def forget(self, party: bytes, now: float) -> None:
@@ -103,8 +105,7 @@ class EngineStats:
 
     def forget_engine(self, engine: str, now: float) -> None:
         """All parties of an engine were removed."""
-        label = self.engine_label(engine)
-        for party in [party for party, known in self._parties.items() if known.engine == label]:
+        for party in [party for party, known in self._parties.items() if known.name == engine]:
             self.forget(party, now)
 
     def heartbeat(self, party: bytes, stats: AdapterStats, now: float, wall: float) -> None:

@@ -7,6 +7,7 @@ pool holds, messages. Runs on the main thread before the loop and after it.
 import grp
 import json
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -35,7 +36,7 @@ class RunDirectory:
 
     path: Path
     admin_path: Path
-    is_temporary: bool
+    is_temporary: bool  # both are this daemon's own
     file_mode: int  # of sockets and the pool
     gid: int  # -1: as it comes
     notes: tuple[str, ...] = ()
@@ -79,12 +80,11 @@ class RunDirectory:
         self.facts.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
     def remove(self) -> None:
-        """After a clean stop: take away all that this daemon made here, if the directory was its own."""
+        """After a stop: take the directories away, with all that is in them, if they were this daemon's own."""
         self.admin_facts.unlink(missing_ok=True)
         if self.is_temporary:
-            self.facts.unlink(missing_ok=True)
             for directory in (self.path, self.admin_path):
-                directory.rmdir()
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def take(config: GatewayConfig) -> RunDirectory:
@@ -94,19 +94,24 @@ def take(config: GatewayConfig) -> RunDirectory:
         StartError: one cannot be made or taken, its path is too long for a socket, or the group does not exist.
     """
     gid = _group_id(config.run_dir_group)
-    mode = 0o700 if gid == -1 else 0o2770
-    is_temporary = not config.run_dir
-    if is_temporary:
-        path = Path(tempfile.mkdtemp(prefix="kvgate-", dir=_TEMPORARY_PARENT))
-    else:
+    if config.run_dir:
         path = Path(config.run_dir).absolute()
+        return _take_both(config, path, gid, is_temporary=False)
+    if config.admin_dir:
+        raise StartError(f"admin_dir is {config.admin_dir} without a run_dir: a temporary one has its own beside it")
+    path = Path(tempfile.mkdtemp(prefix="kvgate-", dir=_TEMPORARY_PARENT))
+    return _take_both(config, path, gid, is_temporary=True)
+
+
+def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: bool) -> RunDirectory:
     admin_path = Path(config.admin_dir).absolute() if config.admin_dir else path.with_name(f"{path.name}.admin")
     for socket in (path / SOCKET, admin_path / ADMIN_SOCKET):
         size = len(os.fsencode(socket))
         if size > MAX_SOCKET_PATH_BYTES:
             raise StartError(f"socket path {socket} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed")
+    mode, file_mode = (0o700, 0o600) if gid == -1 else (0o2770, 0o660)
     notes = (*_take(path, mode, gid, {FACTS, POOL}), *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS}))
-    return RunDirectory(path, admin_path, is_temporary, file_mode=0o600 if gid == -1 else 0o660, gid=gid, notes=notes)
+    return RunDirectory(path, admin_path, is_temporary, file_mode, gid, notes)
 
 
 def _facts_of(path: Path) -> str:

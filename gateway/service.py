@@ -65,6 +65,7 @@ class Service:
         traffic: Traffic,
         audit: AuditLog,
         snapshots: SnapshotSource,
+        verify: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -80,6 +81,7 @@ class Service:
             traffic: counts requests.
             audit: writes down operators' changes.
             snapshots: what SNAPSHOT shows.
+            verify: check every invariant of the core after each step; slow, for tests.
             monotonic: the node's monotonic clock.
             wall: Unix time.
         """
@@ -92,6 +94,7 @@ class Service:
         self._traffic = traffic
         self._audit = audit
         self._snapshots = snapshots
+        self._verify = verify
         self._boot = snapshots.boot
         self._pool_id = pool.facts().pool_id
         self._monotonic = monotonic
@@ -176,6 +179,8 @@ class Service:
         finally:
             # Also after a refusal: a step may have found something else expired and set it free.
             self._pool.apply(self._core.take_effects())
+            if self._verify:
+                self._core.check()
 
     def _error(self, number: int, code: ErrorCode, message: str, retry_after_ms: int = 0) -> Error:
         return Error(number=number, boot=self._boot, code=code, message=message, retry_after_ms=retry_after_ms)

@@ -31,7 +31,11 @@ SETTINGS: Mapping[str, str] = {
     "KVGATE_STOP_DEADLINE_SECONDS": "2",
     "KVGATE_WATCHDOG_SECONDS": "0",
     "KVGATE_START_LOCK_WAIT_SECONDS": "10",
+    "KVGATE_VERIFY": "1",
 }
+
+#: What the daemon logs when a request, a chore or an invariant failed by a defect of its own.
+DEFECTS = ("request_failed", "chore_failed", "reply_not_encoded")
 
 
 class Daemon:
@@ -186,7 +190,7 @@ class Daemon:
     @property
     def stderr(self) -> str:
         """All that every start of this daemon has written."""
-        return self._err.read_text(errors="replace")
+        return self._err.read_text(errors="replace") if self._err.exists() else ""
 
     def log_lines(self, event: str = "") -> list[dict[str, object]]:
         """The JSON lines of stderr, of one event where it is named."""
@@ -209,6 +213,8 @@ class Daemon:
                 self.kill()
         try:
             until(lambda: not self.processes(), 10, "no process of the daemon left")
+            defects = [line for name in DEFECTS for line in self.log_lines(name)]
+            assert not defects, json.dumps(defects, indent=1)
         finally:
             for pid in self.processes():
                 os.kill(pid, signal.SIGKILL)

@@ -159,6 +159,8 @@ def test_pages_can_be_entered_before_they_are_used(pool: PoolFile, path: Path) -
         assert bytes(view[:4]) == b"kept"
         view[:] = content
     assert minor_faults() - before < 32, "a page each would be 64; what else this thread does may cost a few"
+    with pytest.raises(OSError, match="cannot prefault"):
+        mapping.prefault(1, 4096)
     mapping.close()
     with pytest.raises(ValueError, match="closed"):
         mapping.prefault(0, 4096)

@@ -13,6 +13,7 @@ from tests.support.engine import Engine, blocks, tokens
 from tests.support.poll import until
 
 CHUNKS = 2
+CHUNK_BYTES = 4096
 
 
 @contextlib.contextmanager
@@ -44,10 +45,10 @@ def fill_the_pool(daemon: Daemon, engine: Engine) -> dict[int, bytes]:
     """Store until every slot that may be used is; the bytes of each prompt."""
     stored: dict[int, bytes] = {}
     pool = daemon.snapshot().slots
-    for seed in range(500, 500 + pool.pool_bytes // 8192 // 8 + 8):
+    for seed in range(500, 500 + pool.pool_bytes // CHUNK_BYTES // 8 + 8):
         engine.store_and_wait(f"f{seed}", tokens(8, seed=seed), blocks(8), seed=seed)
         stored[seed] = engine.read(blocks(8))
-    assert daemon.snapshot().slots.free_bytes < 8192 * 8 * 2
+    assert daemon.snapshot().slots.free_bytes < 8 * CHUNK_BYTES
     return stored
 
 
@@ -98,16 +99,17 @@ def test_engines_killed_between_reserve_and_commit_leave_nothing_readable():
         other.wait_healthy()
         other.store_and_wait("known", tokens(2, seed=1), blocks(2), seed=1)
         before = other.read(blocks(2))
-        for _ in range(20):
-            with engine_process(daemon, "stop-in-copy") as victim:
-                until(lambda v=victim: is_stopped(v.pid), 30, "half written")
+        with engine_process(daemon, "breed") as breeder:
+            for _ in range(20):
+                print(file=breeder.stdin, flush=True)
+                victim = int(breeder.stdout.readline())
+                until(lambda pid=victim: is_stopped(pid), 30, "half written")
                 assert daemon.snapshot().slots.writing == CHUNKS
-                os.kill(victim.pid, signal.SIGKILL)
+                os.kill(victim, signal.SIGKILL)
                 until(lambda: daemon.snapshot().slots.writing == 0, 1.5, "free again")
-                victim.wait()
-            slots = daemon.snapshot().slots
-            assert (slots.ready, slots.quarantined) == (2, 0)
-            assert other.hit("theirs", tokens(CHUNKS, seed=77)) == 0
+                slots = daemon.snapshot().slots
+                assert (slots.ready, slots.quarantined) == (2, 0)
+                assert other.hit("theirs", tokens(CHUNKS, seed=77)) == 0
         assert other.load("again", tokens(2, seed=1), blocks(2, first=10)) == set()
         assert other.read(blocks(2, first=10)) == before
         assert other.total("drains", trigger="unresponsive") == 0

@@ -4,6 +4,8 @@
 
 stop-in-copy: stores two chunks; the first copy does half of its work and stops the whole process (SIGSTOP). Continued,
 it does the rest and writes a line.
+
+breed: a fresh engine like that for each line on stdin; its process id is the line that comes back.
 """
 
 import ctypes
@@ -15,6 +17,10 @@ import threading
 from array import array
 from pathlib import Path
 
+from adapter.actions import Unit
+from adapter.transfer.chunks import copy_unit
+from gateway.device.copy import ChunkCopier
+from gateway.pool.mapping import PoolMapping
 from gateway.wire.codes import Reason
 from tests.support.engine import Engine, blocks, tokens
 
@@ -25,27 +31,49 @@ def say(event: str) -> None:
     print(json.dumps({"event": event}), flush=True)
 
 
-def half_then_stop(unit, mapping, copier) -> Reason:
-    """Copy the first half of the slot, stop this process, then copy the rest."""
-    size = copier.chunk_bytes(len(unit.block_ids))
-    made = array("b", bytes(size))
-    copier.gather(unit.block_ids, made.buffer_info()[0])
-    slot = mapping.data_address + unit.offset
-    ctypes.memmove(slot, made.buffer_info()[0], size // 2)
-    os.kill(os.getpid(), signal.SIGSTOP)
-    ctypes.memmove(slot + size // 2, made.buffer_info()[0] + size // 2, size - size // 2)
-    say("copied")
-    return Reason.NONE
+class HalfThenStop:
+    """Copies a unit; the first one only by half, then stops this process, and does the rest when it is continued."""
+
+    def __init__(self) -> None:
+        self._has_stopped = False
+
+    def __call__(self, unit: Unit, mapping: PoolMapping, copier: ChunkCopier) -> Reason:
+        if self._has_stopped:
+            return copy_unit(unit, mapping, copier)
+        self._has_stopped = True
+        size = copier.chunk_bytes(len(unit.block_ids))
+        made = array("b", bytes(size))
+        source = made.buffer_info()[0]
+        copier.gather(unit.block_ids, source)
+        slot = mapping.data_address + unit.offset
+        ctypes.memmove(slot, source, size // 2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this very thread goes no further
+        ctypes.memmove(slot + size // 2, source + size // 2, size - size // 2)
+        say("copied")
+        return Reason.NONE
 
 
-def main() -> None:
-    run_dir, mode = Path(sys.argv[1]), sys.argv[2]
-    assert mode == "stop-in-copy", mode
-    with Engine(run_dir, name="stopping", copy=half_then_stop, heartbeat_seconds=0.2) as engine:
+def stop_in_copy(run_dir: Path) -> None:
+    with Engine(run_dir, name="stopping", copy=HalfThenStop(), heartbeat_seconds=0.2) as engine:
         engine.wait_healthy()
         engine.fill(blocks(2), SEED)
         engine.store("r", tokens(2, seed=SEED), blocks(2))
         threading.Event().wait()  # until killed
+
+
+def breed(run_dir: Path) -> None:
+    """One such engine, forked, for each line that comes; the next when the last is dead. Importing is paid for once."""
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            stop_in_copy(run_dir)
+        print(child, flush=True)
+        os.waitpid(child, 0)
+
+
+def main() -> None:
+    modes = {"stop-in-copy": stop_in_copy, "breed": breed}
+    modes[sys.argv[2]](Path(sys.argv[1]))
 
 
 if __name__ == "__main__":

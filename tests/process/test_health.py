@@ -4,8 +4,17 @@ import os
 import signal
 import time
 
-from gateway.wire.codes import Health, Lifecycle, OperationKind, Phase, Role, State
-from gateway.wire.messages import AdapterStats, CheckInfo, EngineInfo, OperationInfo, Ping, Sample
+from gateway.wire.codes import Health, Lifecycle, OperationKind, Phase, State
+from gateway.wire.messages import (
+    AdapterStats,
+    CheckInfo,
+    Drain,
+    EngineInfo,
+    OperationInfo,
+    Ping,
+    Resume,
+    Sample,
+)
 from tests.support.daemon import Daemon
 from tests.support.party import RawParty
 from tests.support.poll import until
@@ -42,6 +51,22 @@ def test_a_pool_file_that_is_gone_makes_it_unhealthy_and_every_engine_is_told(da
         until(lambda: party.ping().health is Health.HEALTHY, what="healthy again")
         assert daemon.snapshot().ready
         party.store((1,))
+
+
+def test_much_of_the_pool_in_quarantine_makes_it_degraded_until_the_owners_are_dead(daemon: Daemon) -> None:
+    with RawParty(daemon.run_dir).register() as first, RawParty(daemon.run_dir, group="b").register() as second:
+        first.reserve(range(32), 1)
+        second.reserve(range(100, 132), 1)
+        with daemon.admin_client() as client:
+            client.request(Drain(number=0, requested_by="test", deadline_seconds=0.0))
+            until(lambda: daemon.snapshot().health is Health.DEGRADED, what="degraded")
+            assert "death" in check(daemon, "quarantine").reason
+            client.request(Resume(number=0, requested_by="test"))
+        assert daemon.snapshot().ready
+
+        first.die()
+        until(lambda: daemon.snapshot().health is Health.HEALTHY, what="healthy again")
+        assert daemon.snapshot().slots.quarantined == 32
 
 
 def test_an_admin_process_that_dies_is_started_again(daemon: Daemon) -> None:

@@ -21,7 +21,7 @@ class AdapterConfig:
         max_pending_bytes: bytes of unsettled operations; past it stores are refused.
         copy_threads: threads that copy chunks.
         transfer: ``"auto"`` or ``"pool"``: the adapter copies.
-        engine_name: the operator's name for this engine; None: ``KVGATE_ENGINE_NAME``, ``POD_NAME``, or the host's name.
+        engine_name: the operator's name for this engine; None: ``KVGATE_ENGINE_NAME``, ``POD_NAME``, or the host.
 
     Raises:
         ValueError: a value is out of range; the message names it and what was expected.
@@ -46,7 +46,9 @@ class AdapterConfig:
         _check("max_pending_bytes", self.max_pending_bytes, minimum=1, maximum=1 << 62, whole=True)
         _check("copy_threads", self.copy_threads, minimum=1, maximum=64, whole=True)
         if self.transfer not in ("auto", "pool"):
-            raise ValueError(f"transfer is {self.transfer!r}, expected 'auto' or 'pool' (the gateway does not copy yet)")
+            raise ValueError(
+                f"transfer is {self.transfer!r}, expected 'auto' or 'pool' (the gateway does not copy yet)"
+            )
         if self.admin is not None:
             raise ValueError(f"admin is {self.admin!r}, expected None: the adapter's own admin server is not built yet")
         if self.engine_name is not None and not _ENGINE_NAME.fullmatch(self.engine_name):

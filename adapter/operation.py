@@ -34,7 +34,8 @@ class LoadStoreOp:
         block_ids: the engine's blocks of [start, end), ``(end - start) / block_tokens`` of them.
         start: first token, on a chunk edge.
         end: token after the last, on a chunk edge; None: ``start + len(keys) x chunk_tokens``.
-        skip_first_tokens: from ``start``, a multiple of block_tokens: those blocks are neither written nor listed as errors.
+        skip_first_tokens: from ``start``, a multiple of block_tokens: those blocks are neither written nor listed as
+            errors.
         parent: key of the chunk before ``start`` where it is known.
 
     Checked against an identity at submit, where ValueError is raised and nothing changes.
@@ -48,7 +49,7 @@ class LoadStoreOp:
     parent: bytes | None = None
 
     @classmethod
-    def from_tokens(
+    def from_tokens(  # noqa: PLR0917 - the fields of the class, in its order
         cls,
         token_ids: Sequence[int],
         block_ids: Sequence[int],
@@ -64,6 +65,11 @@ class LoadStoreOp:
         Args:
             token_ids: all tokens from 0 to at least ``end``.
             block_ids: blocks of [start, end) only.
+            identity: the chunk size, and whose the chunks are.
+            start: first token of the operation, on a chunk edge.
+            end: token after its last, on a chunk edge; None: all full chunks.
+            skip_first_tokens: as in the class.
+            cache_salt: keeps tenants apart; empty equals none.
             extra_keys: None, or one ``bytes | None`` for each full chunk of ``token_ids``.
 
         Raises:

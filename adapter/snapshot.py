@@ -18,7 +18,7 @@ class PendingOperation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The adapter now. ``oldest_pending_at`` is Unix time, 0 when nothing is pending; ``boot_id`` is hex, "" before HELLO."""
+    """The adapter now. ``oldest_pending_at`` is Unix time, 0 for none; ``boot_id`` is hex, "" before HELLO."""
 
     state: State
     pending_stores: int

@@ -35,13 +35,15 @@ def encode(message: messages.Request | messages.Reply) -> bytes:
     """The message as one frame.
 
     Raises:
-        WireError: a field cannot be encoded (an integer over 64 bits, a string with a lone surrogate), or the frame is over
-            MAX_MESSAGE_BYTES (requests only: replies of an admin snapshot may be larger).
+        WireError: a field cannot be encoded (an integer over 64 bits, a string with a lone surrogate), or the frame is
+            over MAX_MESSAGE_BYTES (requests only: replies of an admin snapshot may be larger).
     """
     try:
         frame = _encoder.encode(message)
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise WireError(ErrorCode.BAD_MESSAGE, f"cannot encode {type(message).__name__}: {error}", message.number) from None
+        raise WireError(
+            ErrorCode.BAD_MESSAGE, f"cannot encode {type(message).__name__}: {error}", message.number
+        ) from None
     if isinstance(message, messages.Request) and len(frame) > messages.MAX_MESSAGE_BYTES:
         raise WireError(
             ErrorCode.TOO_LARGE,

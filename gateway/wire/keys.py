@@ -4,8 +4,8 @@ Owns: the BLAKE3 chain over a prompt's chunks and the namespace fingerprint. Mus
 Runs on the engine's threads; pure.
 
 A chunk key is 32 bytes: BLAKE3 over the parent's key, the chunk's token ids (little-endian uint32) and the chunk's
-extra key. The first parent is the root, which carries the cache salt. Everything that is hashed is length-prefixed or of
-fixed length, so that no two inputs share an encoding. Nothing depends on PYTHONHASHSEED or on the process.
+extra key. The first parent is the root, which carries the cache salt. Everything that is hashed is length-prefixed or
+of fixed length, so that no two inputs share an encoding. Nothing depends on PYTHONHASHSEED or on the process.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
 Owns: names and types of what crosses the sockets. Must not know: how it is sent, or what it does to the tables. Pure.
 
-One request is one ZeroMQ frame (DEALER to ROUTER over ``ipc://``) holding one msgpack map; its reply is one frame of the same
-kind. Unknown fields are ignored and fields are only ever added, each with a default. ``docs/protocol.md`` is the prose
-of this file; ``tests/wire/golden`` holds its bytes.
+One request is one ZeroMQ frame (DEALER to ROUTER over ``ipc://``) holding one msgpack map; its reply is one frame of
+the same kind. Unknown fields are ignored and fields are only ever added, each with a default. ``docs/protocol.md`` is
+the prose of this file; ``tests/wire/golden`` holds its bytes.
 
 Times named ``*_deadline`` are CLOCK_MONOTONIC seconds of the node; ``*_at`` are Unix seconds.
 """
@@ -69,7 +69,7 @@ class Done(Reply, frozen=True, kw_only=True, tag="Done"):
     """The request was done, and there is nothing more to say."""
 
 
-# -- meeting ------------------------------------------------------------------------------------------------------------
+# -- meeting ---------------------------------------------------------------------------------------
 
 
 class Hello(Request, frozen=True, kw_only=True, tag="HELLO"):
@@ -135,7 +135,7 @@ class Unregister(Request, frozen=True, kw_only=True, tag="UNREGISTER"):
     party: bytes
 
 
-# -- heartbeat ----------------------------------------------------------------------------------------------------------
+# -- heartbeat -------------------------------------------------------------------------------------
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
@@ -147,7 +147,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HistogramSample(msgspec.Struct, frozen=True, array_like=True):
-    """One histogram: cumulative since the adapter began; ``counts`` one a bucket of the table, then +Inf (not summed)."""
+    """One histogram: totals since the adapter began; ``counts`` one a bucket of the table, then +Inf, not summed."""
 
     name: str
     labels: tuple[str, ...]
@@ -185,7 +185,7 @@ class AdapterStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Ping(Request, frozen=True, kw_only=True, tag="PING"):
-    """Heartbeat. Whatever is below ``next_*`` and not listed is ended here: lost messages heal; only listed ones are renewed.
+    """Heartbeat. What is below ``next_*`` and not listed ends here: lost messages heal; only listed ones are renewed.
 
     ``party`` empty: a probe, which changes nothing.
     """
@@ -223,7 +223,7 @@ class Pong(Reply, frozen=True, kw_only=True, tag="PONG"):
     lease_deadline: float = 0.0
 
 
-# -- scheduler half -----------------------------------------------------------------------------------------------------
+# -- scheduler half --------------------------------------------------------------------------------
 
 
 class Lookup(Request, frozen=True, kw_only=True, tag="LOOKUP"):
@@ -258,7 +258,7 @@ class EndSession(Request, frozen=True, kw_only=True, tag="END_SESSION"):
     session: int
 
 
-# -- worker half, pool mode ---------------------------------------------------------------------------------------------
+# -- worker half, pool mode ------------------------------------------------------------------------
 
 
 class Reserve(Request, frozen=True, kw_only=True, tag="RESERVE"):
@@ -309,7 +309,7 @@ class Committed(Reply, frozen=True, kw_only=True, tag="COMMITTED"):
 
 
 class Abort(Request, frozen=True, kw_only=True, tag="ABORT"):
-    """No unit of the operation writes any more: free what it reserved and did not commit (``reservations`` empty: all)."""
+    """No unit of the operation writes any more: free what it reserved and did not commit; no ``reservations``: all."""
 
     party: bytes
     operation: int
@@ -347,7 +347,7 @@ class EndRead(Request, frozen=True, kw_only=True, tag="DONE"):
     operation: int
 
 
-# -- admin socket only --------------------------------------------------------------------------------------------------
+# -- admin socket only -----------------------------------------------------------------------------
 
 
 class SnapshotRequest(Request, frozen=True, kw_only=True, tag="SNAPSHOT"):
@@ -413,7 +413,7 @@ class Fence(Request, frozen=True, kw_only=True, tag="FENCE"):
     reason: str = ""
 
 
-# -- snapshot -----------------------------------------------------------------------------------------------------------
+# -- snapshot --------------------------------------------------------------------------------------
 
 
 class CheckInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -552,19 +552,7 @@ EngineRequest = (
 )
 AdminRequest = SnapshotRequest | Drain | Resume | Clear | Fence
 AnyRequest = EngineRequest | AdminRequest
-AnyReply = (
-    Error
-    | Done
-    | Welcome
-    | Pong
-    | Found
-    | Reserved
-    | Committed
-    | Readable
-    | Drained
-    | Cleared
-    | SnapshotReply
-)
+AnyReply = Error | Done | Welcome | Pong | Found | Reserved | Committed | Readable | Drained | Cleared | SnapshotReply
 
 #: Requests that end something: served in every state but starting, whatever their deadline.
 ENDING = (Unregister, Release, EndSession, Commit, Abort, EndRead)

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from gateway.wire.codes import Health, Lifecycle, OperationKind, Phase, State
+from gateway.wire.codes import Health, Lifecycle, OperationKind, Phase, Role, State
 from gateway.wire.messages import (
     AdapterStats,
     CheckInfo,

@@ -42,7 +42,7 @@ class CoreClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
-        self._context.term()
+        self._context.destroy(linger=0)
 
     def close(self) -> None:
         """Ask nothing more: who waits for an answer is told so at once."""

@@ -51,8 +51,8 @@ def engine_line(engine: views.Engine) -> str:
 def drain_line(drain: views.Drain) -> str:
     """A drain in a line."""
     if drain.state is Lifecycle.STOPPED:
-        left = drain.remaining.operations
-        return f"the gateway has stopped; when last seen {drain.done} operations were done, {left} left"
+        counts = f"{drain.done} operations were done, {drain.remaining.operations} left"
+        return f"the gateway has stopped; when last seen {counts}"
     if drain.finished_at is None:
         left = max(0.0, drain.deadline_at - time.time())
         remaining = drain.remaining

@@ -98,9 +98,9 @@ def _split(rows: Rows, used: Numbers, keep: Mask) -> tuple[Rows, Numbers, list[i
 
 def _is_whole(rows: Rows) -> Mask:
     known = (rows["state"] == SlotState.WRITING) | (rows["state"] == SlotState.READY)
-    view, crc32 = memoryview(rows.tobytes()), zlib.crc32
-    starts = range(0, len(view), SLOT_HEADER_BYTES)
-    sums = np.fromiter((crc32(view[start : start + SLOT_CHECKED_BYTES]) for start in starts), np.uint32, len(rows))
+    data, crc32 = rows.tobytes(), zlib.crc32
+    starts = range(0, len(data), SLOT_HEADER_BYTES)
+    sums = np.fromiter((crc32(data[start : start + SLOT_CHECKED_BYTES]) for start in starts), np.uint32, len(rows))
     whole: Mask = (rows["magic"] == SLOT_MAGIC) & known & (rows["crc"] == sums)
     return whole
 

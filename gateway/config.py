@@ -125,6 +125,7 @@ def load(
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
     config = msgspec.convert({**values, "unknown_variables": strangers}, GatewayConfig)
     config = _with_slabs(config)
+    _check_times(config)
     _check_addresses(config, environ)
     return config
 
@@ -248,6 +249,16 @@ def _with_slabs(config: GatewayConfig) -> GatewayConfig:
 def _power_of_two(size: int) -> int:
     """The largest power of two up to ``size``, a page at least."""
     return max(_PAGE, 1 << max(0, size.bit_length() - 1))
+
+
+def _check_times(config: GatewayConfig) -> None:
+    """What heartbeats renew must live longer than the time between two of them."""
+    for name in ("lease_seconds", "reservation_seconds"):
+        seconds = getattr(config, name)
+        if seconds <= config.heartbeat_seconds:
+            raise ConfigError(
+                f"{name} is {seconds:g}, expected more than heartbeat_seconds {config.heartbeat_seconds:g}"
+            )
 
 
 def _check_addresses(config: GatewayConfig, environ: Mapping[str, str]) -> None:

@@ -100,6 +100,7 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
     daemon = Daemon(settings, directory, pool, locks, wakeup)
     for note in pool.notes:
         _log.info("pool_note", extra={"facts": {"note": note}})
+    pool.discard_set_aside()  # its memory may be needed for the new pool
     directory.write_facts(daemon.boot)
     context = stack.enter_context(zmq.Context(io_threads=1))
     mode, gid = directory.file_mode, directory.gid

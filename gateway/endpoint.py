@@ -58,15 +58,22 @@ class Endpoint:
         ):
             self.socket.setsockopt(option, value)
         self.monitor = self.socket.get_monitor_socket(sum(_CONNECTION_EVENTS))
+        try:
+            self._bind(mode, gid)
+        except BaseException:
+            self._close_sockets()  # an open socket would keep the context from ending
+            raise
+
+    def _bind(self, mode: int, gid: int) -> None:
         previous_umask = os.umask(0o777 & ~mode)
         try:
-            self.socket.bind(f"ipc://{path}")
+            self.socket.bind(f"ipc://{self.path}")
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot bind {path}: {error}") from None
+            raise OSError(error.errno, f"cannot bind {self.path}: {zmq.strerror(error.errno or 0)}") from None
         finally:
             os.umask(previous_umask)
-        os.chown(path, -1, gid)
-        path.chmod(mode)
+        os.chown(self.path, -1, gid)
+        self.path.chmod(mode)
 
     def receive(self, limit: int) -> Iterator[list[bytes]]:
         """Up to ``limit`` messages that wait, as their frames; the first frame is who sent it."""
@@ -92,10 +99,13 @@ class Endpoint:
 
     def close(self) -> None:
         """Unbind, close, and remove the socket file."""
+        self._close_sockets()
+        self.path.unlink(missing_ok=True)
+
+    def _close_sockets(self) -> None:
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close()
-        self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

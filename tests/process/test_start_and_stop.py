@@ -165,6 +165,15 @@ def test_a_file_where_the_directory_should_be_is_named() -> None:
         assert str(daemon.run_dir) in sentence(daemon, "start_failed")
 
 
+def test_a_socket_that_cannot_be_bound_ends_the_start() -> None:
+    with Daemon() as daemon:
+        (daemon.run_dir / "gateway.sock").mkdir(parents=True)
+        (daemon.run_dir / "gateway.pid").write_text("")
+
+        assert daemon.spawn().wait() == 1
+        assert str(daemon.socket) in sentence(daemon, "start_failed")
+
+
 def test_a_pool_larger_than_the_memory_file_system_is_refused_with_the_sizes() -> None:
     size = os.statvfs(SHARED_MEMORY)
     too_large = str(size.f_frsize * size.f_blocks * 2)

@@ -81,6 +81,8 @@ def test_what_is_no_size_is_refused_by_name(value: object) -> None:
         ("lease_seconds", "nan"),
         ("lease_seconds", "ten"),
         ("heartbeat_seconds", 61),
+        ("lease_seconds", "0.9"),
+        ("reservation_seconds", "1"),
         ("max_reserved_fraction", "1.1"),
         ("drain_deadline_seconds", "-1"),
         ("watchdog_seconds", True),
@@ -114,7 +116,7 @@ def test_slabs_left_open_fit_the_pool(pool_size: str) -> None:
 
 
 def test_settings_survive_the_way_through_the_environment() -> None:
-    settings = load({"run_dir": "/x", "pool_size": "8MiB", "lease_seconds": "0.5", "pool_on_stop": "remove"}, {})
+    settings = load({"run_dir": "/x", "pool_size": "8MiB", "lease_seconds": "5", "pool_on_stop": "remove"}, {})
 
     assert load({}, config.to_environ(settings)) == settings
 

@@ -97,7 +97,11 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
         _log.warning("run_dir_note", extra={"facts": {"note": note}})
     pool = stack.enter_context(_pool(settings, directory, wakeup))
     locks = stack.enter_context(contextlib.closing(LockObserver.open(pool.path)))
+    # The tables of a large pool are millions of objects that all stay: looking for garbage among them is time lost.
+    gc.disable()
     daemon = Daemon(settings, directory, pool, locks, wakeup)
+    gc.freeze()
+    gc.enable()
     for note in pool.notes:
         _log.info("pool_note", extra={"facts": {"note": note}})
     pool.discard_set_aside()  # its memory may be needed for the new pool
@@ -232,8 +236,6 @@ class Daemon:
 
     def serve(self) -> int:
         """Answer until the lifecycle says stop; the exit code."""
-        # What the tables hold by now lives as long as the process: the garbage collector need not look at it again.
-        gc.freeze()
         self.child.start(time.monotonic())
         loop = Loop(
             endpoints=self._endpoints,

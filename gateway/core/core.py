@@ -408,7 +408,9 @@ class Core:
         self._admission.engine(engine)
         if deadline_seconds is None:
             deadline_seconds = self._config.drain_deadline_seconds
-        return self._drains.request_engine(engine, deadline_seconds, now)
+        was_drained = self._drains.request_engine(engine, deadline_seconds, now)
+        self._move_drains(now)
+        return was_drained
 
     def resume_engine(self, engine: str, now: float) -> None:  # noqa: ARG002 - every step has the time
         """End the engine's own drain and its fence. Resuming one that is neither changes nothing.

@@ -100,8 +100,7 @@ class Drains:
         self._enter(Event.DRAIN, deadline_seconds, reason, requested_by, flush=flush, exits=exits, now=now, wall=wall)
         if deadline_seconds == 0:
             self._force(now, wall)
-        self._move_gateway(now, wall)
-        self._exit_if_asked()
+        self.move(now, wall)
         return was_drained
 
     def resume(self, wall: float) -> None:
@@ -121,8 +120,7 @@ class Drains:
         else:
             self._was_signalled = True
             self._enter(Event.SIGNAL, deadline_seconds, "signal", "signal", flush=False, exits=True, now=now, wall=wall)
-        self._move_gateway(now, wall)
-        self._exit_if_asked()
+        self.move(now, wall)
 
     def record(self) -> DrainRecord | None:
         """The last drain of the gateway, under way or over."""
@@ -203,14 +201,10 @@ class Drains:
             self._record = replace(record, state=self.state, finished_at=wall, outcome=outcome, aborted=aborted)
             self._counts.drains[outcome] = self._counts.drains.get(outcome, 0) + 1
 
-    def _exit_if_asked(self) -> None:
-        if self.state is Lifecycle.DRAINED and self._record is not None and self._record.exit:
-            self.state, _ = step(self.state, Event.EXIT)
-
     # -- one engine
 
     def request_engine(self, engine: str, deadline_seconds: float, now: float) -> bool:
-        """Begin, join or force a drain of one engine. Returns whether it was drained already.
+        """Begin, join or force a drain of one engine; ``move`` must follow. Returns whether it was drained already.
 
         Raises:
             Refusal: the deadline makes no sense, or the gateway is starting or stopping.
@@ -223,7 +217,6 @@ class Drains:
             drain = self.engines[engine] = EngineDrain(self._new_id(), now + deadline_seconds)
         was_drained = drain.state is Lifecycle.DRAINED
         drain.deadline = min(drain.deadline, now + deadline_seconds)
-        self._move_engine(engine, drain, now)
         return was_drained
 
     def resume_engine(self, engine: str) -> None:
@@ -252,7 +245,9 @@ class Drains:
         self._move_gateway(now, wall)
         for engine, drain in self.engines.items():
             self._move_engine(engine, drain, now)
-        self._exit_if_asked()
+        self._move_gateway(now, wall)  # the cut of an engine may have been all it waited for
+        if self.state is Lifecycle.DRAINED and self._record is not None and self._record.exit:
+            self.state, _ = step(self.state, Event.EXIT)
 
 
 def check_deadline(deadline_seconds: float) -> None:

@@ -27,11 +27,13 @@ SCHEDULERS = {"front": NARROW, "back": WIDE}
 ENGINE_OF = {"narrow": "a", "front": "a", "twin": "b", "wide": "c", "back": "c"}
 DRAINED_STATES = (Lifecycle.DRAINING, Lifecycle.DRAINED)
 
-numbers = st.integers(0, 5)
-chains = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
+numbers = st.integers(0, 2)
+chains = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
 workers = st.sampled_from(sorted(WORKERS))
 schedulers = st.sampled_from(sorted(SCHEDULERS))
 everyone = st.sampled_from(sorted(ENGINE_OF))
+engines = st.sampled_from(sorted(set(ENGINE_OF.values())))
+STORING = 3  # the operation of the rule that stores in one go
 
 
 @dataclass
@@ -175,17 +177,22 @@ class CoreMachine(RuleBasedStateMachine):
 
     def move_drains(self) -> None:
         ref, now = self.ref, self.tables.now
-        if ref.state is Lifecycle.DRAINING:
-            if self.remaining() == (0, 0):
-                ref.state = Lifecycle.DRAINED
-            elif now >= ref.drain_deadline:
-                self.cut()
-                ref.state = Lifecycle.DRAINED
+        self.move_gateway()
         for engine, (state, deadline) in ref.engines.items():
             if state is Lifecycle.DRAINING and (self.remaining(engine) == (0, 0) or now >= deadline):
                 if self.remaining(engine) != (0, 0):
                     self.cut(engine)
                 ref.engines[engine] = (Lifecycle.DRAINED, deadline)
+        self.move_gateway()
+
+    def move_gateway(self) -> None:
+        ref = self.ref
+        if ref.state is Lifecycle.DRAINING:
+            if self.remaining() == (0, 0):
+                ref.state = Lifecycle.DRAINED
+            elif self.tables.now >= ref.drain_deadline:
+                self.cut()
+                ref.state = Lifecycle.DRAINED
 
     def expire(self) -> None:
         now = self.tables.now
@@ -212,7 +219,6 @@ class CoreMachine(RuleBasedStateMachine):
             self.ref.ended.setdefault(name, -1)
         self.drop_held(lambda one: one.owner == name and one.operation is None)
 
-    @rule(name=everyone, proven=st.booleans())
     def leave(self, name: str, proven: bool) -> None:
         if proven:
             self.tables.die(self.ids[name])
@@ -229,7 +235,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.unpin()
         self.move_drains()
 
-    @rule(name=everyone, next_number=st.integers(0, 6), listed=st.sets(numbers, max_size=3))
+    @rule(name=everyone, next_number=st.integers(0, 4), listed=st.sets(numbers, max_size=2))
     def heartbeat(self, name: str, next_number: int, listed: set[int]) -> None:
         ref, now = self.ref, self.tables.now
         if name in WORKERS:
@@ -385,6 +391,10 @@ class CoreMachine(RuleBasedStateMachine):
         owner_step = ref.held.get(generation) or None
         if owner_step is not None and owner_step.operation is not None and data.draw(st.booleans()):
             name, operation = owner_step.owner, owner_step.operation
+        self.commit_one(name, operation, generation)
+
+    def commit_one(self, name: str, operation: int, generation: int) -> None:
+        ref = self.ref
         step = lambda: self.tables.commit(self.ids[name], operation, generation)  # noqa: E731
         if name not in ref.registered:
             self.refused(ErrorCode.UNKNOWN_PARTY, step)
@@ -455,9 +465,35 @@ class CoreMachine(RuleBasedStateMachine):
         self.end_read(name, operation)
         self.move_drains()
 
+    @rule(name=workers, wanted=chains)
+    def store(self, name: str, wanted: list[int]) -> None:
+        """Reserve and commit what can be: gives the other rules something to find."""
+        before = set(self.ref.held)
+        self.reserve(name, STORING, wanted)
+        for generation in self.ref.held.keys() - before:
+            self.commit_one(name, STORING, generation)
+
+    @rule(data=st.data(), what=st.sampled_from(["drain", "engine", "resume", "clear", "restart", "leave"]))
+    def interrupt(self, data: st.DataObject, what: str) -> None:
+        """One rule for all that interrupts, so that enough happens in between."""
+        if what == "drain":
+            self.drain(data.draw(st.sampled_from([None, 0.0, 5.0])))
+        elif what == "engine":
+            self.drain_engine(data.draw(engines), data.draw(st.sampled_from([0.0, 5.0])))
+        elif what == "resume":
+            self.resume()
+            self.resume_engine(data.draw(engines))
+        elif what == "clear":
+            self.clear(data.draw(st.sampled_from([NARROW, WIDE, b""])))
+        elif what == "restart":
+            self.restart()
+            for name in data.draw(st.sets(everyone)):
+                self.register(name)
+        else:
+            self.leave(data.draw(everyone), data.draw(st.booleans()))
+
     # -- operators, time, restart
 
-    @rule(deadline=st.sampled_from([None, 0.0, 5.0]))
     def drain(self, deadline: float | None) -> None:
         ref, now = self.ref, self.tables.now
         seconds = 20.0 if deadline is None else deadline
@@ -468,12 +504,10 @@ class CoreMachine(RuleBasedStateMachine):
             ref.drain_deadline = min(ref.drain_deadline, now + seconds)
         self.move_drains()
 
-    @rule()
     def resume(self) -> None:
         self.tables.resume()
         self.ref.state = Lifecycle.READY
 
-    @rule(engine=st.sampled_from(["a", "b", "c"]), deadline=st.sampled_from([0.0, 5.0]))
     def drain_engine(self, engine: str, deadline: float) -> None:
         ref, now = self.ref, self.tables.now
         step = lambda: self.tables.core.drain_engine(engine, deadline, now)  # noqa: E731
@@ -487,7 +521,6 @@ class CoreMachine(RuleBasedStateMachine):
         ref.engines[engine] = (state, min(old, now + deadline))
         self.move_drains()
 
-    @rule(engine=st.sampled_from(["a", "b", "c"]))
     def resume_engine(self, engine: str) -> None:
         step = lambda: self.tables.core.resume_engine(engine, self.tables.now)  # noqa: E731
         if engine not in self.ref.engines and not any(ENGINE_OF[name] == engine for name in self.ref.registered):
@@ -496,7 +529,6 @@ class CoreMachine(RuleBasedStateMachine):
         step()
         self.ref.engines.pop(engine, None)
 
-    @rule(namespace=st.sampled_from([NARROW, WIDE, b""]))
     def clear(self, namespace: bytes) -> None:
         ref = self.ref
         result = self.tables.clear(namespace=namespace, everything=not namespace)
@@ -515,7 +547,6 @@ class CoreMachine(RuleBasedStateMachine):
         self.tables.wait(seconds)
         self.expire()
 
-    @rule()
     def restart(self) -> None:
         ref = self.ref
         assert self.tables.restart() == len(ref.ready)

@@ -103,7 +103,7 @@ class PoolUnusableError(Exception):
 
 
 class Half(Protocol):
-    """The half of an adapter that a link serves. Every call comes with the link's lock held."""
+    """The half of an adapter that a link serves. Every call but ``release`` comes with the link's lock held."""
 
     def register_message(self, party: bytes) -> Register | None:
         """What this half says of itself. None: it has nothing to register yet, and will ``announce`` it."""
@@ -150,7 +150,7 @@ class Half(Protocol):
         ...
 
     def release(self) -> None:
-        """The link ends, no copy runs and none will: give up the pool."""
+        """The link ends, no copy runs and none will: give everything up. Called without the lock: it may take long."""
         ...
 
 
@@ -370,11 +370,13 @@ class Link:
         if now >= self._attach_at:
             self._attach_at = now + self._heartbeat_seconds
             if not self._attachment.is_current():
-                self._complain(now, f"{self._pool_path} names another file or none; attaching again")
-                self._attachment_is_stale = True
-                self._obey(self._liveness.pool_gone(now))
+                self._give_up_pool(now, f"{self._pool_path} names another file or none; attaching again")
                 return
-        lives = self._attachment.daemon_lives()
+        try:
+            lives = self._attachment.daemon_lives()
+        except OSError as error:
+            self._give_up_pool(now, f"{self._pool_path} cannot be asked for its locks: {error}")
+            return
         if not lives and self.state is State.CONNECTING:
             self._complain(now, f"no gateway holds its lock on {self._pool_path}")
         self._obey(self._liveness.lock_seen(lives, now))
@@ -384,6 +386,12 @@ class Link:
             self._attachment = Attachment.open(self._pool_path, self.party)
         except AttachError as error:
             self._complain(now, str(error))
+
+    def _give_up_pool(self, now: float, reason: str) -> None:
+        """Have nothing to do with this file any more; its lock is kept until no copy runs."""
+        self._complain(now, reason)
+        self._attachment_is_stale = True
+        self._obey(self._liveness.pool_gone(now))
 
     def _detach(self) -> None:
         if self._attachment is not None:
@@ -424,7 +432,11 @@ class Link:
             socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
             socket.setsockopt(zmq.RECONNECT_IVL, 20)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-            socket.connect(f"ipc://{self._socket_path}")
+            try:
+                socket.connect(f"ipc://{self._socket_path}")
+            except zmq.ZMQError:
+                socket.close(linger=0)
+                raise
             self._poller.register(socket, zmq.POLLIN)
             self._socket = socket
         return self._socket
@@ -628,8 +640,8 @@ class Link:
         with self.lock:
             self._has_ended = True
             self._make_all_posted_calls()
-            self._half.release()
             self._inbox.close()
+        self._half.release()
         self._detach()
         if self._context is not None:
             self._context.term()

@@ -9,6 +9,7 @@ an adapter that has closed stays counted: a counter never falls.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -45,6 +46,8 @@ class AdapterCollector(Collector):
     def __init__(self) -> None:
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
         self._closed = _Sums()
+        # So that no scrape sees an adapter twice or not at all while it closes. Taken before an adapter's own lock.
+        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, registry: CollectorRegistry) -> AdapterCollector:
@@ -61,14 +64,16 @@ class AdapterCollector(Collector):
 
     def add(self, source: Source) -> None:
         """Read this adapter too."""
-        self._sources.add(source)
+        with self._lock:
+            self._sources.add(source)
 
     def remove(self, source: Source) -> None:
-        """This adapter has closed. Its counters stay as they are, its gauges go."""
-        if source in self._sources:
-            self._sources.discard(source)
-            last = source.readings()
-            self._closed.add(Readings(gauges=(), counters=last.counters, histograms=last.histograms))
+        """This adapter has closed. Its counters stay as they are, its gauges go. Not with the adapter's lock held."""
+        with self._lock:
+            if source in self._sources:
+                self._sources.discard(source)
+                last = source.readings()
+                self._closed.add(Readings(gauges=(), counters=last.counters, histograms=last.histograms))
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples: what the registry checks for doubles."""
@@ -77,9 +82,10 @@ class AdapterCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series of the table, summed over the adapters."""
         sums = _Sums()
-        sums.add(self._closed.readings())
-        for source in list(self._sources):
-            sums.add(source.readings())
+        with self._lock:
+            sums.add(self._closed.readings())
+            for source in list(self._sources):
+                sums.add(source.readings())
         for metric in ADAPTER:
             family = self._family(metric)
             for labels in label_sets(metric):

@@ -245,7 +245,6 @@ class SchedulerAdapter:
         """Leave the gateway and end the thread. Harmless when repeated; short, however the gateway fares."""
         self._link.check_process()
         self._link.close(CLOSE_SECONDS)
-        self._collector.remove(self)
 
     # -- readings ------------------------------------------------------------------------------------------------------
 
@@ -327,7 +326,8 @@ class SchedulerAdapter:
         return math.inf
 
     def release(self) -> None:
-        """A scheduler half holds nothing of the pool."""
+        """Leave the scrape; a scheduler half holds nothing of the pool."""
+        self._collector.remove(self)
 
     # -- within --------------------------------------------------------------------------------------------------------
 

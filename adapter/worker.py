@@ -348,7 +348,6 @@ class WorkerAdapter:
         self._link.close(CLOSE_SECONDS)
         self._events.join(0.1)
         self._copy_threads.join(0.1)
-        self._collector.remove(self)
 
     # -- readings ------------------------------------------------------------------------------------------------------
 
@@ -463,7 +462,7 @@ class WorkerAdapter:
         return self._ledger.next_deadline()
 
     def release(self) -> None:
-        """No copy runs and none will: end the threads, unmap the pool, let the KV cache go."""
+        """No copy runs and none will: end the threads, unmap the pool, let the KV cache go, leave the scrape."""
         self._events.close()
         self._copy_threads.close()
         if self._mapping is not None:
@@ -471,6 +470,7 @@ class WorkerAdapter:
         self._mapping = None
         self._copier = None
         self._kv_caches = {}
+        self._collector.remove(self)
 
     # -- submitting ----------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class ScriptedGateway:
         self.health = Health.HEALTHY
         self.drain: DrainNotice | None = None
         self.knows_parties = True
+        self.lease_seconds = 10.0
         self.received: list[Request] = []
         self.answers: dict[type[Request], Answer] = {}
         self.pool = PoolFile.open(
@@ -128,7 +129,7 @@ class ScriptedGateway:
                     max_message_bytes=MAX_MESSAGE_BYTES,
                     max_keys=MAX_KEYS,
                     heartbeat_seconds=0.1,
-                    lease_seconds=10,
+                    lease_seconds=self.lease_seconds,
                     reservation_seconds=30,
                 )
             case Ping():
@@ -140,10 +141,10 @@ class ScriptedGateway:
                     known=self.knows_parties,
                     drain=self.drain,
                     sessions=request.sessions,
-                    lease_deadline=now + 10,
+                    lease_deadline=now + self.lease_seconds,
                 )
             case Lookup():
-                return Found(number=0, boot=b"", chunks=len(request.keys), lease_deadline=now + 10)
+                return Found(number=0, boot=b"", chunks=len(request.keys), lease_deadline=now + self.lease_seconds)
             case Reserve():
                 return Reserved(
                     number=0,

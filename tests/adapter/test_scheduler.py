@@ -157,9 +157,7 @@ def test_repeating_a_lookup_asks_nothing_and_more_tokens_are_a_new_one(scripted:
 
 
 def test_a_number_is_good_only_while_its_lease_lives_and_heartbeats_renew_it(scripted: ScriptedGateway) -> None:
-    scripted.answers[Lookup] = lambda request: Found(
-        number=0, boot=b"", chunks=len(request.keys), lease_deadline=time.monotonic() + 0.5
-    )
+    scripted.lease_seconds = 0.5
     with Half(scripted.run_dir) as scheduler:
         scheduler.lookup("r", tokens(2))
         session = scripted.of(Lookup)[0].session

@@ -1,4 +1,4 @@
-# The gateway: core process, admin process and command line. Engines need the adapter only: pip install kvgate.
+# The gateway: core process, admin process and command line. Engines need the adapter only: pip install . without extras.
 
 FROM python:3.11 AS build
 WORKDIR /src

@@ -45,7 +45,7 @@ else:
         layer.fill_(0.5)  # the forward pass
     worker.submit_store_request("request-1", operation, Computed())
     worker.wait_settled(5)
-    print(f"stored, {worker.snapshot().retained_events} events retained")
+    print(f"store settled, gateway {worker.state}, {worker.snapshot().retained_events} events retained")
 
 scheduler.end_session("request-1")
 scheduler.close()

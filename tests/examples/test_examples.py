@@ -32,14 +32,20 @@ def test_the_small_engine_stores_and_then_loads() -> None:
         first = _run("examples/engine.py", str(daemon.run_dir))
         second = _run("examples/engine.py", str(daemon.run_dir))
 
-    assert (first.returncode, first.stdout) == (0, "stored, 0 events retained\n"), first.stderr
+    assert (first.returncode, first.stdout) == (
+        0,
+        "store settled, gateway healthy, 0 events retained\n",
+    ), first.stderr
     assert (second.returncode, second.stdout) == (0, "loaded 768 tokens, 0 blocks failed, value 0.5\n"), second.stderr
 
 
 def test_the_small_engine_goes_on_without_a_gateway(tmp_path: Path) -> None:
     alone = _run("examples/engine.py", str(tmp_path / "nobody"))
 
-    assert (alone.returncode, alone.stdout) == (0, "stored, 0 events retained\n"), alone.stderr
+    assert (alone.returncode, alone.stdout) == (
+        0,
+        "store settled, gateway connecting, 0 events retained\n",
+    ), alone.stderr
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ from adapter.throttle import Throttle
 from adapter.transfer.chunks import CopyUnit, copy_unit
 from adapter.transfer.copier import CopyThreads
 from adapter.transfer.events import EventWatcher
+from adapter.transfer.prefault import Prefault
 from adapter.transfer.request import transfer_of
 from gateway.device.copy import ChunkCopier
 from gateway.pool.format import PoolFormatError
@@ -133,6 +134,7 @@ class WorkerAdapter:
         self._copier: ChunkCopier | None = None
         self._chunk_bytes = 0
         self._mapping: PoolMapping | None = None
+        self._prefault: Prefault | None = None
         self._measurements = Measurements()
         self._load_began: dict[str, float] = {}  # requests whose load is not reported yet
         self._settled: deque[OperationInfo] = deque(maxlen=MAX_SETTLED_TOLD)
@@ -422,9 +424,8 @@ class WorkerAdapter:
         if mapping.pool_id != pool_id:
             mapping.close()
             raise PoolUnusableError(f"{pool} is another pool than the gateway's", is_lasting=False)
-        if self._mapping is not None:
-            self._link.post(self._mapping.close)  # it may take long, and nobody copies to it any more
-        self._mapping = mapping
+        self._link.post(partial(_unmap, self._mapping, self._prefault))  # it may take long: not with the lock held
+        self._mapping, self._prefault = mapping, Prefault(mapping)
 
     def is_idle(self) -> bool:
         """Whether no copy runs."""
@@ -465,9 +466,8 @@ class WorkerAdapter:
         """No copy runs and none will: end the threads, unmap the pool, let the KV cache go, leave the scrape."""
         self._events.close()
         self._copy_threads.close()
-        if self._mapping is not None:
-            self._mapping.close()
-        self._mapping = None
+        _unmap(self._mapping, self._prefault)
+        self._mapping = self._prefault = None
         self._copier = None
         self._kv_caches = {}
         self._collector.remove(self)
@@ -619,6 +619,14 @@ class WorkerAdapter:
                 info.reason,
                 held_back,
             )
+
+
+def _unmap(mapping: PoolMapping | None, prefault: Prefault | None) -> None:
+    """Close a mapping to which nobody copies any more."""
+    if prefault is not None:
+        prefault.stop()
+    if mapping is not None:
+        mapping.close()
 
 
 def _reason(reply: Reply | Reason) -> Reason:

@@ -2,12 +2,16 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from adapter.actions import CopyChunk
 from adapter.transfer.copier import CopyThreads
 from adapter.transfer.events import EventWatcher
+from adapter.transfer.prefault import Prefault
+from gateway.pool.mapping import PoolMapping
+from tests.adapter.scripted import ScriptedGateway
 from tests.support.events import EventCounter, FakeEvent
 from tests.support.poll import until
 
@@ -80,6 +84,16 @@ def test_a_query_that_does_not_return_holds_nobody_up(watched: Watched) -> None:
     gone = weakref.ref(stuck)
     del stuck
     until(lambda: gc.collect() >= 0 and gone() is None, what="the stuck event was dropped")
+
+
+def test_a_mapping_is_walked_through_once_and_can_be_closed_at_any_time(run_dir: Path) -> None:
+    with ScriptedGateway(run_dir):
+        mapping = PoolMapping.open(run_dir / "pool")
+        whole = Prefault(mapping)
+        until(lambda: not whole._thread.is_alive(), what="the walk ended")
+        whole.stop()
+        Prefault(mapping).stop()
+        mapping.close()
 
 
 def test_units_are_copied_in_order_on_one_thread_and_all_before_the_end() -> None:

@@ -1,14 +1,17 @@
 """The adapter's hold on the gateway's pool file: its own proof-of-death lock, and a look at the daemon's.
 
-Owns: the party's lock and the observer of one inode. Must not know: messages, or what the pool holds. Runs on the link
-thread.
+Owns: the party's lock and the observer of one inode, and looking for the next when that is not the pool any more. Must
+not know: messages, or what the pool holds. Runs on the link thread.
 
 The party's lock is taken before the first message, so that the daemon can see it held; it is given up last, when no
 copy can run any more.
 """
 
+import math
 import os
 import stat
+from collections.abc import Callable
+from enum import Enum, auto
 from pathlib import Path
 from typing import Self
 
@@ -68,6 +71,83 @@ class Attachment:
         """Give the lock up. Only when no copy of this party can run any more."""
         self._observer.close()
         self._lock.close()
+
+
+class PoolSight(Enum):
+    """What a look at the pool's path shows."""
+
+    NOTHING = auto()  # no file to be attached to
+    LOST = auto()  # the file attached to is the pool no more; told once
+    DAEMON_LIVES = auto()
+    DAEMON_GONE = auto()  # nobody holds the daemon's lock
+
+
+class PoolWatch:
+    """Attaches to whatever the path names, and looks at the daemon's lock there.
+
+    Args:
+        path: of the pool.
+        party: whose lock is held.
+        retry_seconds: between two looks at the path itself.
+        complain: told why there is no pool; not more often than the path is looked at.
+    """
+
+    def __init__(self, path: Path, party: bytes, retry_seconds: float, complain: Callable[[str], None]) -> None:
+        self.path = path
+        self._party = party
+        self._retry_seconds = retry_seconds
+        self._complain = complain
+        self._attachment: Attachment | None = None
+        self._is_stale = False  # kept for its lock alone, until no copy runs
+        self._path_at = -math.inf  # when to look at the path next
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the pool is there and this party's lock is held on it."""
+        return self._attachment is not None and not self._is_stale
+
+    def look(self, now: float, *, may_detach: bool) -> PoolSight:
+        """Look at the lock, and from time to time at the path.
+
+        Args:
+            now: monotonic seconds.
+            may_detach: no copy runs: the lock on a file that is the pool no more may be given up.
+        """
+        if self._is_stale and may_detach:
+            self.detach()
+        looks_at_path = now >= self._path_at
+        if looks_at_path:
+            self._path_at = now + self._retry_seconds
+            if self._attachment is None:
+                self._attach()
+            elif not self._is_stale and not self._attachment.is_current():
+                return self._lose(f"{self.path} names another file or none")
+        if self._attachment is None or self._is_stale:
+            return PoolSight.NOTHING
+        try:
+            lives = self._attachment.daemon_lives()
+        except OSError as error:
+            return self._lose(f"{self.path} cannot be asked for its locks: {error}")
+        if not lives and looks_at_path:
+            self._complain(f"no gateway holds its lock on {self.path}")
+        return PoolSight.DAEMON_LIVES if lives else PoolSight.DAEMON_GONE
+
+    def detach(self) -> None:
+        """Give this party's lock up. Only when no copy runs."""
+        attachment, self._attachment, self._is_stale = self._attachment, None, False
+        if attachment is not None:
+            attachment.close()
+
+    def _attach(self) -> None:
+        try:
+            self._attachment = Attachment.open(self.path, self._party)
+        except AttachError as error:
+            self._complain(str(error))
+
+    def _lose(self, reason: str) -> PoolSight:
+        self._is_stale = True
+        self._complain(reason)
+        return PoolSight.LOST
 
 
 def _explain(path: Path, error: OSError) -> str:

@@ -1,8 +1,7 @@
 """The adapter's line to its gateway: one thread, one socket, one lock.
 
-Owns: the DEALER socket and its ZeroMQ context, the requests that wait for replies, the party's hold on the pool file,
-the ``Liveness`` table it feeds and obeys, and the adapter's one lock. Must not know: operations, lookups, memory: those
-are the ``Half`` it serves.
+Owns: the socket, the requests that wait for replies, the party's hold on the pool file, the ``Liveness`` table it feeds
+and obeys, and the adapter's one lock. Must not know: operations, lookups, memory: those are the ``Half`` it serves.
 
 Threads: the link thread runs the loop below, and nobody else touches the socket. Engine threads call ``post``,
 ``drain``, ``resume``, ``close`` and read ``state``; they take the lock for a few microseconds and never wait for the
@@ -18,7 +17,6 @@ waited too long, look at the daemon's lock (at least every 50 ms: free after hel
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import threading
@@ -29,9 +27,9 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import zmq
 
-from adapter.attachment import AttachError, Attachment
+from adapter.attachment import PoolSight, PoolWatch
+from adapter.dealer import Dealer
 from adapter.inbox import Inbox
 from adapter.liveness import EndDrain, Liveness, Message, Order, Reconnect, Say, Settle, WindDown
 from adapter.requests import Finish, Requests
@@ -73,8 +71,6 @@ LEAVE_SECONDS = 0.3
 MAX_REPLIES_A_ROUND = 256
 #: Posted calls made in one round, for the same reason.
 MAX_CALLS_A_ROUND = 1024
-#: Messages the socket holds for a gateway that does not read.
-SEND_QUEUE = 8192
 #: Longest path of a Unix socket: ``sun_path`` holds 108 bytes with its final zero.
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -175,7 +171,6 @@ class Link:
             raise ValueError(
                 f"socket path {self._socket_path} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed"
             )
-        self._pool_path = run_path / "pool"
         #: Random, and never derived from a process id: those repeat across containers.
         self.party = secrets.token_bytes(16)
         self.lock = threading.RLock()
@@ -184,7 +179,6 @@ class Link:
         #: Replies that met no request of theirs.
         self.late_replies = 0
         self._half = half
-        self._heartbeat_seconds = heartbeat_seconds
         self._liveness = Liveness(heartbeat_seconds, time.monotonic())
         self._requests = Requests()
         self._inbox = Inbox()
@@ -193,12 +187,8 @@ class Link:
         self._has_ended = False
         self._is_leaving = False
         # Of the link thread alone:
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._socket: zmq.Socket[bytes] | None = None
-        self._poller = zmq.Poller()
-        self._attachment: Attachment | None = None
-        self._attachment_is_stale = False
-        self._attach_at = -math.inf  # when to look at the pool's path next
+        self._dealer: Dealer | None = None  # while the thread runs
+        self._pool = PoolWatch(run_path / "pool", self.party, heartbeat_seconds, self._complain)
         self._welcome: Welcome | None = None
         self._announced_to = b""  # the boot to which a REGISTER was sent: it may know this party
         self._complaints = Throttle(60.0)
@@ -314,13 +304,12 @@ class Link:
             self._send(message, self._liveness.boot, time.monotonic() + REPLY_SECONDS, _ignore)
 
     def _run(self) -> None:
-        self._context = zmq.Context(io_threads=1)  # its own: a shared one does not survive a fork
-        self._poller.register(self._inbox.bell, zmq.POLLIN)
+        self._dealer = dealer = Dealer(self._socket_path, self._inbox.bell)
         wake_at = time.monotonic()
         complaints = Throttle(1.0)
         while not self._may_end():
             try:
-                self._poll(wake_at)
+                dealer.poll(wake_at)
                 self._receive()
                 self._make_posted_calls()
                 wake_at = self._tick(time.monotonic())
@@ -328,10 +317,7 @@ class Link:
                 wake_at = time.monotonic() + LOCK_LOOK_SECONDS
                 if complaints.let_through(wake_at) is not None:
                     logger.exception("the link failed in one round and goes on")
-        self._leave()
-
-    def _poll(self, wake_at: float) -> None:
-        self._poller.poll(max(0, math.ceil((wake_at - time.monotonic()) * 1000)))
+        self._leave(dealer)
 
     def _tick(self, now: float) -> float:
         with self.lock:
@@ -357,51 +343,17 @@ class Link:
         while not self._inbox.is_empty:
             self._make_posted_calls()
 
-    # -- the pool file
-
     def _look_at_pool(self, now: float) -> None:
-        if self._attachment_is_stale and self._half.is_idle():
-            self._detach()
-        if self._attachment is None and now >= self._attach_at and not self._is_leaving:
-            self._attach_at = now + self._heartbeat_seconds
-            self._attach(now)
-        if self._attachment is None or self._attachment_is_stale:
-            return
-        if now >= self._attach_at:
-            self._attach_at = now + self._heartbeat_seconds
-            if not self._attachment.is_current():
-                self._give_up_pool(now, f"{self._pool_path} names another file or none; attaching again")
-                return
-        try:
-            lives = self._attachment.daemon_lives()
-        except OSError as error:
-            self._give_up_pool(now, f"{self._pool_path} cannot be asked for its locks: {error}")
-            return
-        if not lives and self.state is State.CONNECTING:
-            self._complain(now, f"no gateway holds its lock on {self._pool_path}")
-        self._obey(self._liveness.lock_seen(lives, now))
+        match self._pool.look(now, may_detach=self._half.is_idle()):
+            case PoolSight.LOST:
+                self._obey(self._liveness.pool_gone(now))
+            case PoolSight.DAEMON_LIVES:
+                self._obey(self._liveness.lock_seen(True, now))
+            case PoolSight.DAEMON_GONE:
+                self._obey(self._liveness.lock_seen(False, now))
 
-    def _attach(self, now: float) -> None:
-        try:
-            self._attachment = Attachment.open(self._pool_path, self.party)
-        except AttachError as error:
-            self._complain(now, str(error))
-
-    def _give_up_pool(self, now: float, reason: str) -> None:
-        """Have nothing to do with this file any more; its lock is kept until no copy runs."""
-        self._complain(now, reason)
-        self._attachment_is_stale = True
-        self._obey(self._liveness.pool_gone(now))
-
-    def _detach(self) -> None:
-        if self._attachment is not None:
-            self._attachment.close()
-        self._attachment = None
-        self._attachment_is_stale = False
-
-    def _complain(self, now: float, reason: str) -> None:
-        held_back = self._complaints.let_through(now)
-        if held_back is not None:
+    def _complain(self, reason: str) -> None:
+        if self._complaints.let_through(time.monotonic()) is not None:
             logger.warning("not connected: %s", reason)
 
     # -- sending
@@ -413,39 +365,15 @@ class Link:
         number = self._requests.open(boot, deadline, finish)
         try:
             frame = codec.encode(msgspec.structs.replace(message, number=number, boot=boot))
-            self._open_socket().send(frame, zmq.NOBLOCK)
         except codec.WireError as error:
             logger.error("a request was not sent: %s", error)  # noqa: TRY400 - the trace says nothing more
             reason = Reason.ENCODE_ERROR
-        except zmq.ZMQError:  # the queue for a gateway that does not read is full, or the path cannot be connected
-            reason = Reason.SEND_ERROR
         else:
-            return
+            if self._dealer is not None and self._dealer.send(frame):
+                return
+            reason = Reason.SEND_ERROR
         self._requests.take(number)
         finish(reason)
-
-    def _open_socket(self) -> zmq.Socket[bytes]:
-        if self._socket is None:
-            assert self._context is not None, "the link thread made it first of all"  # noqa: S101
-            socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
-            socket.setsockopt(zmq.RECONNECT_IVL, 20)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-            try:
-                socket.connect(f"ipc://{self._socket_path}")
-            except zmq.ZMQError:
-                socket.close(linger=0)
-                raise
-            self._poller.register(socket, zmq.POLLIN)
-            self._socket = socket
-        return self._socket
-
-    def _close_socket(self) -> None:
-        if self._socket is not None:
-            self._poller.unregister(self._socket)
-            self._socket.close(linger=0)
-            self._socket = None
 
     def _end_requests(self, reason: Reason) -> None:
         for finish in self._requests.take_all():
@@ -455,18 +383,15 @@ class Link:
 
     def _receive(self) -> None:
         for _ in range(MAX_REPLIES_A_ROUND):
-            if self._socket is None:
-                return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            frame = None if self._dealer is None else self._dealer.receive()
+            if frame is None:
                 return
             with self.lock:
-                self._read(frames)
+                self._read(frame)
 
-    def _read(self, frames: list[bytes]) -> None:
+    def _read(self, frame: bytes) -> None:
         try:
-            reply = codec.decode_reply(frames[-1])
+            reply = codec.decode_reply(frame)
         except codec.WireError as error:
             finish = self._requests.take(error.number)
             if finish is None:
@@ -512,7 +437,8 @@ class Link:
                 case Say(Message.PING):
                     self._say_ping()
                 case Reconnect():
-                    self._close_socket()
+                    if self._dealer is not None:
+                        self._dealer.disconnect()
                     self._end_requests(_REASON_OF_STATE.get(self._liveness.state, Reason.RESTARTED))
                 case Settle(trigger):
                     self._half.settle(trigger)
@@ -556,7 +482,7 @@ class Link:
                 self._liveness.hello_failed()
 
     def _is_incompatible(self, now: float, reason: str) -> None:
-        self._complain(now, reason)
+        self._complain(reason)
         self._obey(self._liveness.incompatible(now))
 
     def _say_register(self) -> None:
@@ -564,12 +490,12 @@ class Link:
         if self._welcome is None:
             return
         try:
-            self._half.prepare(self._pool_path, self._welcome.pool_id)
+            self._half.prepare(self._pool.path, self._welcome.pool_id)
         except PoolUnusableError as error:
             if error.is_lasting:
                 self._is_incompatible(now, str(error))
             else:
-                self._complain(now, str(error))
+                self._complain(str(error))
             return
         self._announce()
 
@@ -601,7 +527,7 @@ class Link:
             case Done():
                 self._obey(self._liveness.registered(now))
             case Error():
-                self._complain(now, f"the gateway refuses this party: {reply.message} ({reply.code})")
+                self._complain(f"the gateway refuses this party: {reply.message} ({reply.code})")
                 self._obey(self._liveness.not_registered(reply.code, reply.retry_after_ms / 1000, now))
 
     def _heard_pong(self, was_announced: bool, reply: Reply | Reason) -> None:
@@ -623,35 +549,29 @@ class Link:
         with self.lock:
             return self._is_leaving and self._half.is_idle()
 
-    def _leave(self) -> None:
+    def _leave(self, dealer: Dealer) -> None:
         """No copy runs and none will: say goodbye to a gateway that listens, then give everything up."""
         try:
             self._make_all_posted_calls()  # the ABORTs go before the UNREGISTER
-            if (
-                self._is_announced
-                and self._liveness.is_registered
-                and self._attachment is not None
-                and not self._attachment_is_stale
-            ):
-                self._say_goodbye()
+            if self._is_announced and self._liveness.is_registered and self._pool.is_attached:
+                self._say_goodbye(dealer)
         except Exception:
             logger.exception("leaving without a goodbye")
-        self._close_socket()
+        dealer.disconnect()
         with self.lock:
             self._has_ended = True
             self._make_all_posted_calls()
             self._inbox.close()
         self._half.release()
-        self._detach()
-        if self._context is not None:
-            self._context.term()
+        self._pool.detach()
+        dealer.close()
 
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self, dealer: Dealer) -> None:
         heard = threading.Event()
         deadline = time.monotonic() + LEAVE_SECONDS
         self._send(Unregister(number=0, party=self.party), self._liveness.boot, deadline, lambda _: heard.set())
         while not heard.is_set() and time.monotonic() < deadline:
-            self._poll(min(deadline, time.monotonic() + LOCK_LOOK_SECONDS))
+            dealer.poll(min(deadline, time.monotonic() + LOCK_LOOK_SECONDS))
             self._receive()
             self._make_posted_calls()
 

@@ -4,6 +4,8 @@ Owns: msgpack encoding, size limits, and the errors of both. Must not know: sock
 needed, msgspec's encoders and decoders keep no state between calls.
 """
 
+from typing import get_args
+
 import msgspec
 
 from gateway.wire import messages
@@ -29,6 +31,7 @@ _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(messages.AnyRequest)
 _replies = msgspec.msgpack.Decoder(messages.AnyReply)
 _numbers = msgspec.msgpack.Decoder(_Numbered)
+_request_tags = frozenset(str(kind.__struct_config__.tag) for kind in get_args(messages.AnyRequest))
 
 
 def encode(message: messages.Request | messages.Reply) -> bytes:
@@ -57,7 +60,8 @@ def decode_request(frame: bytes | memoryview, max_bytes: int = messages.MAX_MESS
     """One frame as a request.
 
     Raises:
-        WireError: too large, not msgpack, unknown type, a field of the wrong type, or a list over MAX_KEYS.
+        WireError: too large, not msgpack, a type that this version does not know (``unsupported``), a field of the
+            wrong type, or a list over MAX_KEYS.
     """
     if len(frame) > max_bytes:
         raise WireError(ErrorCode.TOO_LARGE, f"message of {len(frame)} bytes, at most {max_bytes} are allowed")
@@ -65,6 +69,12 @@ def decode_request(frame: bytes | memoryview, max_bytes: int = messages.MAX_MESS
         request = _requests.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         number, kind = _number_of(frame)
+        if kind and kind not in _request_tags:
+            raise WireError(
+                ErrorCode.UNSUPPORTED,
+                f"there is no request {kind} in wire version {messages.PROTOCOL_VERSION}",
+                number,
+            ) from None
         raise WireError(ErrorCode.BAD_MESSAGE, f"cannot read {kind or 'message'}: {error}", number) from None
     for field in ("keys", "reservations", "operations", "sessions"):
         values = getattr(request, field, ())

@@ -38,10 +38,10 @@ class Role(StrEnum):
 class ErrorCode(StrEnum):
     """Why a request was not done. An error changes nothing."""
 
-    BAD_MESSAGE = "bad_message"  # not msgpack, unknown type, or a field of the wrong type
+    BAD_MESSAGE = "bad_message"  # not msgpack, or a field of the wrong type
     TOO_LARGE = "too_large"  # over the negotiated size, key or list limits
     INVALID = "invalid"  # well formed, but its values make no sense
-    UNSUPPORTED = "unsupported"  # a message this daemon does not serve
+    UNSUPPORTED = "unsupported"  # a type of message this daemon does not know
     INCOMPATIBLE = "incompatible"  # wire version or pool format: both sides' numbers stand in the message
     FORBIDDEN = "forbidden"  # an admin message on the shared socket
     WRONG_BOOT = "wrong_boot"  # meant for another boot of the daemon

@@ -11,6 +11,9 @@ from gateway.wire import codec, messages
 from gateway.wire.codes import ErrorCode
 from tests.wire.samples import KEYS, NAMESPACE, PARTY, REQUESTS, tag
 
+#: What may come of a frame with wrong bytes in it.
+ALLOWED = (None, ErrorCode.BAD_MESSAGE, ErrorCode.TOO_LARGE, ErrorCode.UNSUPPORTED)
+
 
 def frame(**fields) -> bytes:
     return msgspec.msgpack.encode(fields)
@@ -42,7 +45,6 @@ def refusal(data: bytes) -> codec.WireError:
         b"{}",
         frame(),
         frame(type="PING"),  # no number
-        frame(type="NO_SUCH_MESSAGE", number=1),
         frame(type=7, number=1),
         frame(type="PING", number="seven"),
         frame(type="PING", number=1.5),
@@ -58,6 +60,16 @@ def refusal(data: bytes) -> codec.WireError:
 )
 def test_what_cannot_be_read_is_a_bad_message(data: bytes) -> None:
     assert refusal(data).code is ErrorCode.BAD_MESSAGE
+
+
+@pytest.mark.parametrize("kind", ["NO_SUCH_MESSAGE", "PONG", "x" * 500])
+def test_a_type_that_is_not_known_is_named_with_its_number(kind: str) -> None:
+    error = refusal(frame(type=kind, number=77, keys=[1]))
+
+    assert (error.code, error.number) == (ErrorCode.UNSUPPORTED, 77)
+    assert kind[:32] in error.message
+    assert f"wire version {messages.PROTOCOL_VERSION}" in error.message
+    assert len(error.message) < 100
 
 
 def test_the_number_is_saved_where_it_can_be_found() -> None:
@@ -116,7 +128,7 @@ def test_damaged_frames_are_read_or_refused_and_never_anything_else() -> None:
             damaged = bytearray(whole)
             for _ in range(dice.randint(1, 8)):
                 damaged[dice.randrange(len(damaged))] = dice.randrange(256)
-            assert outcome(bytes(damaged)) in (None, ErrorCode.BAD_MESSAGE, ErrorCode.TOO_LARGE)
+            assert outcome(bytes(damaged)) in ALLOWED
 
 
 @pytest.mark.parametrize(

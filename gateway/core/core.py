@@ -183,6 +183,7 @@ class Core:
             drain_id, drain_deadline = self._drains.notice()
             return PartyView(known=False, state=self.state, drain_id=drain_id, drain_deadline=drain_deadline)
         found.last_heartbeat_at = wall
+        self._move_drains(now)
         self._healing.operations(party, next_operation, operations, now)
         renews = self._admission.party_state(found) is Lifecycle.READY
         self._healing.sessions(found, next_session, sessions, now, renews=renews)
@@ -295,6 +296,7 @@ class Core:
         Raises:
             Refusal: STARTING, UNKNOWN_PARTY or FENCED.
         """
+        self._move_drains(now)  # a drain's deadline that has passed comes first, whatever the adapters do at it
         self._admission.ending()
         self._parties.require(party, Role.WORKER)
         result = self._stores.commit(party, operation, reservations, now)
@@ -309,6 +311,7 @@ class Core:
         Raises:
             Refusal: STARTING or FENCED.
         """
+        self._move_drains(now)
         self._admission.ending()
         if self._parties.find(party) is not None or party in self._parties.fenced():
             self._parties.require(party, Role.WORKER)
@@ -355,6 +358,7 @@ class Core:
         Raises:
             Refusal: STARTING.
         """
+        self._move_drains(now)
         self._admission.ending()
         self._leases.end_read(party, operation, now)
         self._move_drains(now)

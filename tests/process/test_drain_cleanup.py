@@ -8,8 +8,8 @@ import pytest
 
 from adapter import State
 from tests.support import scrape
-from tests.support.damage import damaged_pool
 from tests.support.daemon import Daemon
+from tests.support.damage import damaged_pool
 from tests.support.engine import Engine, blocks, tokens
 from tests.support.events import FakeEvent
 from tests.support.poll import until
@@ -61,6 +61,7 @@ def test_a_drain_empties_every_adapter_by_its_deadline(daemon, api):
         assert record["aborted"] == 4, record
         for engine in engines:
             until(lambda e=engine: e.three() == (0, 0, 0), 2, "nothing pending at the deadline")
+            assert engine.worker.get_block_ids_with_load_errors() == set(blocks(2, first=20))
             assert engine.total("drains", trigger="gateway_draining") == 1
             assert engine.total("operations", kind="store", outcome="drained") == 1
             assert engine.total("operations", kind="retrieve", outcome="drained") == 1

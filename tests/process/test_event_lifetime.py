@@ -13,8 +13,8 @@ import pytest
 
 from adapter import State
 from tests.support import scrape
-from tests.support.damage import damaged_pool
 from tests.support.daemon import Daemon
+from tests.support.damage import damaged_pool
 from tests.support.engine import Engine, blocks, tokens
 from tests.support.events import FakeEvent
 from tests.support.poll import until

@@ -90,6 +90,7 @@ def test_a_drain_under_load_completes_and_admits_nothing_new(daemon, api):
         def load() -> None:
             number = 0
             while not ended.is_set():
+                until(lambda: engine.worker.snapshot().pending_stores < 8, 30, "room for one more store")
                 number += 1
                 engine.store(f"r{number}", tokens(4, seed=1000 + number), blocks(4, first=8 * (number % 30)))
                 engine.worker.get_finished({f"r{number}"})

@@ -14,9 +14,11 @@ from typing import Self
 import msgspec
 import zmq
 
-from gateway.wire import codec, messages
+from gateway.access import explain, may_use
+from gateway.wire import codec
 from gateway.wire.codes import ErrorCode
 from gateway.wire.messages import (
+    MAX_SOCKET_PATH_BYTES,
     OLDEST_PROTOCOL_VERSION,
     POOL_FORMAT,
     PROTOCOL_VERSION,
@@ -28,9 +30,6 @@ from gateway.wire.messages import (
     SnapshotRequest,
     Welcome,
 )
-
-#: Callers that check a path before they use it take the bound from here.
-MAX_SOCKET_PATH_BYTES = messages.MAX_SOCKET_PATH_BYTES
 
 
 class GatewayError(Exception):
@@ -176,13 +175,7 @@ class GatewayClient:
     def _open_socket(self) -> "zmq.Socket[bytes]":
         if self._socket is not None:
             return self._socket
-        size = len(os.fsencode(self._path))
-        if size > MAX_SOCKET_PATH_BYTES:
-            raise GatewayUnreachable(
-                f"socket path {self._path} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed"
-            )
-        if not self._path.exists():
-            raise GatewayUnreachable(f"there is no socket {self._path}")
+        check_socket(self._path)
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         # Only a live connection takes a message: nothing waits here for a daemon that may be another by then.
@@ -197,6 +190,25 @@ class GatewayClient:
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
+
+
+def check_socket(path: Path) -> None:
+    """See that ``path`` can be connected to: ZeroMQ would try for ever, and never say why not.
+
+    Raises:
+        GatewayUnreachable: it is too long, nothing is there, or this process may not use it.
+    """
+    size = len(os.fsencode(path))
+    if size > MAX_SOCKET_PATH_BYTES:
+        raise GatewayUnreachable(f"socket path {path} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed")
+    if may_use(path, os.R_OK | os.W_OK):
+        return
+    try:
+        path.stat()
+    except OSError as error:
+        if not isinstance(error, PermissionError):
+            raise GatewayUnreachable(f"there is no socket {path}") from None
+    raise GatewayUnreachable(f"the socket {path} may not be used: {explain(path)}")
 
 
 def _milliseconds_until(deadline: float) -> int:

@@ -25,6 +25,7 @@ import msgspec
 import zmq
 
 from gateway import __version__, run_dir
+from gateway.access import explain
 from gateway.audit import AuditLog
 from gateway.child import AdminChild
 from gateway.chores import Chores
@@ -153,6 +154,10 @@ def _open_pool(settings: GatewayConfig, directory: RunDirectory, wakeup: Wakeup)
             )
         except LockHeldError:
             holder = directory.holder()
+        except PermissionError as error:
+            raise StartError(
+                f"cannot open the pool {directory.pool}: {error.strerror}; {explain(directory.pool)}"
+            ) from None
         except (OSError, ValueError) as error:
             raise StartError(f"cannot open the pool {directory.pool}: {error}") from None
         if time.monotonic() >= deadline:

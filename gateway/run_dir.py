@@ -8,12 +8,12 @@ import grp
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.access import describe, explain, may_use, whoami
 from gateway.config import GatewayConfig
 from gateway.wire.messages import MAX_SOCKET_PATH_BYTES
 
@@ -140,13 +140,12 @@ def _take(path: Path, mode: int, gid: int, ours: set[str]) -> list[str]:
     not ours to change. One of another owner is taken as it is if it can be used, as volumes of containers are.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        status = path.stat()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # private until it has the mode it must have
+        if path.stat().st_uid != os.geteuid():
+            if not may_use(path, os.R_OK | os.W_OK | os.X_OK):
+                raise StartError(f"{describe(path)} is another owner's and cannot be used by {whoami()}")
+            return [f"{describe(path)} is another owner's and is taken as it is"]
         names = {entry.name for entry in path.iterdir()}
-        if status.st_uid != os.geteuid():
-            if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-                raise StartError(f"{_describe(path, status)} cannot be used by {_whoami()}")
-            return [f"{_describe(path, status)} is another owner's and is taken as it is"]
         if names and not names & ours:
             raise StartError(
                 f"{path} holds other files ({', '.join(sorted(names)[:3])}), expected an empty or a kvgate directory"
@@ -154,13 +153,8 @@ def _take(path: Path, mode: int, gid: int, ours: set[str]) -> list[str]:
         os.chown(path, -1, gid)
         path.chmod(mode)
     except OSError as error:
-        raise StartError(f"cannot make or take {path} with mode {mode:o} as {_whoami()}: {error}") from None
+        group = "" if gid == -1 else f" and group {gid}"
+        raise StartError(
+            f"cannot make or take {path} with mode {mode:04o}{group}: {error.strerror}; {explain(path)}"
+        ) from None
     return []
-
-
-def _describe(path: Path, status: os.stat_result) -> str:
-    return f"{path} (mode {stat.S_IMODE(status.st_mode):o}, uid {status.st_uid}, gid {status.st_gid})"
-
-
-def _whoami() -> str:
-    return f"uid {os.geteuid()}, gid {os.getegid()}"

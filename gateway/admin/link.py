@@ -18,7 +18,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from gateway.client import MAX_SOCKET_PATH_BYTES, GatewayRefused, GatewayUnreachable
+from gateway.client import GatewayRefused, GatewayUnreachable, check_socket
 from gateway.wire import codec
 from gateway.wire.codes import ErrorCode
 from gateway.wire.messages import (
@@ -149,13 +149,7 @@ class WireLink:
             raise GatewayUnreachable(f"the connection to {self._path} was closed")
         if self._socket is not None:
             return self._socket
-        size = len(bytes(self._path))
-        if size > MAX_SOCKET_PATH_BYTES:
-            raise GatewayUnreachable(
-                f"socket path {self._path} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed"
-            )
-        if not self._path.exists():
-            raise GatewayUnreachable(f"there is no socket {self._path}")
+        check_socket(self._path)
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         # Only a live connection takes a message: nothing waits here for a daemon that may be another by then.

@@ -45,12 +45,13 @@ ROOMS: dict[str, Room] = {
     "gateway.wire.codes": Room(pure=True),
     "gateway.wire": Room(_words("gateway.wire"), _words("msgspec blake3")),
     "gateway.core": Room(_words("gateway.wire.codes"), _words("numpy"), pure=True),
+    "gateway.access": Room(),
     "gateway.lock": Room(),
     "gateway.pool": Room(_words("gateway.wire gateway.lock"), _words("numpy msgspec")),
     "gateway.device": Room(others=_words("numpy")),
     "gateway.metrics.table": Room(_words("gateway.wire.codes"), pure=True),
     "gateway.metrics": Room(_words("gateway.wire gateway.metrics.table"), _words("prometheus_client msgspec")),
-    "gateway.client": Room(_words("gateway.wire"), _words("zmq msgspec")),
+    "gateway.client": Room(_words("gateway.wire gateway.access"), _words("zmq msgspec")),
     "gateway.config": Room(others=_words("msgspec")),
     "gateway.admin": Room(
         _words("gateway.wire gateway.metrics gateway.client gateway.config gateway.log"),
@@ -63,7 +64,8 @@ ROOMS: dict[str, Room] = {
     # The daemon itself: what is left of ``gateway`` wires the rooms together. Nothing of it knows engines.
     "gateway": Room(
         _words(
-            "gateway.wire gateway.core gateway.lock gateway.pool gateway.metrics.table gateway.client gateway.config"
+            "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table gateway.client "
+            "gateway.config"
         ),
         _words("msgspec zmq numpy"),
     ),
@@ -71,7 +73,8 @@ ROOMS: dict[str, Room] = {
     "adapter": Room(
         LEDGER
         | _words(
-            "gateway.wire gateway.device gateway.lock gateway.pool.mapping gateway.pool.format gateway.metrics.table"
+            "gateway.wire gateway.access gateway.device gateway.lock gateway.pool.mapping gateway.pool.format "
+            "gateway.metrics.table"
         ),
         _words("msgspec numpy zmq prometheus_client"),
     ),

@@ -8,13 +8,12 @@ copy can run any more.
 """
 
 import math
-import os
-import stat
 from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 from typing import Self
 
+from gateway import access
 from gateway.lock import DeathLock, LockHeldError, LockObserver, daemon_offset, party_offset
 
 
@@ -129,7 +128,9 @@ class PoolWatch:
         except OSError as error:
             return self._lose(f"{self.path} cannot be asked for its locks: {error}")
         if not lives and looks_at_path:
-            self._complain(f"no gateway holds its lock on {self.path}")
+            self._complain(
+                f"no gateway holds its lock on {self.path}: it does not run, or what it runs on is another directory"
+            )
         return PoolSight.DAEMON_LIVES if lives else PoolSight.DAEMON_GONE
 
     def detach(self) -> None:
@@ -151,22 +152,9 @@ class PoolWatch:
 
 
 def _explain(path: Path, error: OSError) -> str:
-    """What stands in the way, with the owners and modes that decide it."""
+    """What stands in the way, and what may be missing."""
     if isinstance(error, FileNotFoundError):
-        return f"{path} does not exist: no gateway has made it yet"
-    if not isinstance(error, PermissionError):
-        return f"{path} cannot be opened: {error}"
-    places = ", ".join(_describe(place) for place in (path.parent, path))
-    groups = " ".join(str(group) for group in os.getgroups())
-    return (
-        f"{path} may not be opened for reading and writing: {places}; "
-        f"this process has uid {os.geteuid()}, gid {os.getegid()}, groups {groups or 'none'}"
-    )
-
-
-def _describe(path: Path) -> str:
-    try:
-        status = path.stat()
-    except OSError as error:
-        return f"{path} cannot be looked at ({error.strerror})"
-    return f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, uid {status.st_uid}, gid {status.st_gid}"
+        return f"{path} does not exist: no gateway has made it yet, or its directory is not shared with this process"
+    if isinstance(error, PermissionError):
+        return f"{path} may not be opened for reading and writing: {access.explain(path)}"
+    return f"{path} cannot be opened: {error}"

@@ -34,7 +34,7 @@ from adapter.inbox import Inbox
 from adapter.liveness import EndDrain, Liveness, Message, Order, Reconnect, Say, Settle, WindDown
 from adapter.requests import Finish, Requests
 from adapter.throttle import Throttle
-from gateway import __version__
+from gateway import __version__, access
 from gateway.wire import codec
 from gateway.wire.codes import ErrorCode, Reason, State, Trigger
 from gateway.wire.messages import (
@@ -65,6 +65,10 @@ SOFTWARE = f"kvgate {__version__}"
 LOCK_LOOK_SECONDS = 0.05
 #: A request without an own, earlier deadline ends after this: just within the 3 s a caller may be kept.
 REPLY_SECONDS = 2.9
+#: Between two complaints of the same reason.
+COMPLAINT_SECONDS = 60.0
+#: Clocks that differ by more are two clocks: one reading of the gateway's is compared with two of ours around it.
+CLOCK_SLACK_SECONDS = 1.0
 #: How long leaving waits for the gateway to hear of it.
 LEAVE_SECONDS = 0.3
 #: Replies read in one round, so that a flood of them cannot keep the thread from its clock.
@@ -191,7 +195,8 @@ class Link:
         self._pool = PoolWatch(run_path / "pool", self.party, heartbeat_seconds, self._complain)
         self._welcome: Welcome | None = None
         self._announced_to = b""  # the boot to which a REGISTER was sent: it may know this party
-        self._complaints = Throttle(60.0)
+        self._complaint = ""  # the last one
+        self._complaints = Throttle(COMPLAINT_SECONDS)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
@@ -353,6 +358,9 @@ class Link:
                 self._obey(self._liveness.lock_seen(False, now))
 
     def _complain(self, reason: str) -> None:
+        """Say why there is no connection: at once when the reason is another one, else once a minute."""
+        if reason != self._complaint:
+            self._complaint, self._complaints = reason, Throttle(COMPLAINT_SECONDS)
         if self._complaints.let_through(time.monotonic()) is not None:
             logger.warning("not connected: %s", reason)
 
@@ -454,25 +462,22 @@ class Link:
             self.changed.notify_all()
 
     def _say_hello(self) -> None:
+        now = time.monotonic()
         hello = Hello(
             number=0,
             oldest_version=OLDEST_PROTOCOL_VERSION,
             newest_version=PROTOCOL_VERSION,
             pool_format=POOL_FORMAT,
-            monotonic=time.monotonic(),
+            monotonic=now,
             software=SOFTWARE,
         )
-        self._send(hello, b"", time.monotonic() + REPLY_SECONDS, self._heard_welcome)
+        self._send(hello, b"", now + REPLY_SECONDS, partial(self._heard_welcome, now))
 
-    def _heard_welcome(self, reply: Reply | Reason) -> None:
+    def _heard_welcome(self, said_at: float, reply: Reply | Reason) -> None:
         now = time.monotonic()
         match reply:
-            case Welcome() if reply.pool_format != POOL_FORMAT or reply.version != PROTOCOL_VERSION:
-                self._is_incompatible(
-                    now,
-                    f"the gateway speaks protocol {reply.version}, pool format {reply.pool_format}; "
-                    f"this adapter speaks {PROTOCOL_VERSION} and {POOL_FORMAT}",
-                )
+            case Welcome() if mismatch := _mismatch(reply, said_at, now):
+                self._is_incompatible(now, mismatch)
             case Welcome():
                 self._welcome = reply
                 self._obey(self._liveness.welcome(reply.boot, reply.state, now))
@@ -480,6 +485,18 @@ class Link:
                 self._is_incompatible(now, reply.message)
             case _:
                 self._liveness.hello_failed()
+                self._complain_of_hello(reply)
+
+    def _complain_of_hello(self, reply: Reply | Reason) -> None:
+        match reply:
+            case Error():
+                self._complain(f"the gateway refuses HELLO: {reply.message} ({reply.code})")
+            case Reason.BAD_REPLY:
+                self._complain("the gateway answers HELLO with something that this version cannot read")
+            case Reason.NO_REPLY:
+                is_usable = access.may_use(self._socket_path, os.R_OK | os.W_OK)
+                hint = "" if is_usable else f": {access.explain(self._socket_path)}"
+                self._complain(f"the gateway does not answer HELLO at {self._socket_path}{hint}")
 
     def _is_incompatible(self, now: float, reason: str) -> None:
         self._complain(reason)
@@ -574,6 +591,28 @@ class Link:
             dealer.poll(min(deadline, time.monotonic() + LOCK_LOOK_SECONDS))
             self._receive()
             self._make_posted_calls()
+
+
+def _mismatch(welcome: Welcome, said_at: float, now: float) -> str:
+    """Why this gateway and this adapter cannot work together, with the numbers of both; empty: they can.
+
+    Args:
+        welcome: its answer.
+        said_at: when HELLO was said (monotonic).
+        now: when it was answered.
+    """
+    if not OLDEST_PROTOCOL_VERSION <= welcome.version <= PROTOCOL_VERSION or welcome.pool_format != POOL_FORMAT:
+        return (
+            f"the gateway chose wire version {welcome.version} and has pool format {welcome.pool_format}, this adapter "
+            f"speaks {OLDEST_PROTOCOL_VERSION} to {PROTOCOL_VERSION} and reads pool format {POOL_FORMAT}"
+        )
+    if not said_at - CLOCK_SLACK_SECONDS <= welcome.monotonic <= now + CLOCK_SLACK_SECONDS:
+        # Every deadline that crosses the socket would mean another moment to each side.
+        return (
+            f"the gateway's CLOCK_MONOTONIC is {welcome.monotonic - now:+.0f} s off this process's: they run in "
+            "different time namespaces and must run in one"
+        )
+    return ""
 
 
 def _ignore(_: Reply | Reason) -> None:

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from adapter import AdapterConfig, CacheIdentity, SchedulerAdapter, State
-from adapter.attachment import _explain
 from adapter.link import REPLY_SECONDS
 from gateway.lock import LockObserver, daemon_offset, party_offset
 from gateway.wire.codes import ErrorCode, Health, Lifecycle
@@ -303,20 +302,6 @@ def test_a_pool_that_was_replaced_is_attached_to_anew(tmp_path: Path) -> None:
             stored(engine)
             assert second.of(Reserve)
             assert not first.of(Reserve)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may open any file")
-def test_a_pool_without_permission_is_named_with_modes_and_ids(scripted: ScriptedGateway, caplog) -> None:
-    (scripted.run_dir / "pool").chmod(0o400)
-    with caplog.at_level(logging.WARNING, "kvgate.adapter"), quick(scripted.run_dir):
-        until(lambda: "mode 0400" in caplog.text)
-        assert f"uid {os.geteuid()}" in caplog.text
-
-
-def test_permission_problems_name_both_sides(run_dir: Path) -> None:
-    text = _explain(run_dir / "pool", PermissionError(13, "Permission denied"))
-    for part in (str(run_dir), "mode 0700", f"uid {os.geteuid()}", f"gid {os.getegid()}", "may not be opened"):
-        assert part in text
 
 
 def test_a_path_too_long_for_a_socket_is_named(tmp_path: Path) -> None:

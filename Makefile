@@ -1,6 +1,7 @@
 # make setup   the virtual environment, with everything below
 # make demo    two engines, one gateway: drain, SIGKILL, warm restart, every retrieved byte compared
 # make test    all tests
+# make bench   every figure that is promised, measured here; BENCH_ARGS="--quick --only ping" for less
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
 # make clean   all that the others leave behind
@@ -10,8 +11,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
-.PHONY: setup demo test check fix clean
+.PHONY: setup demo test bench check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -28,11 +30,15 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
 check: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases examples
+	$(BIN)/mypy --explicit-package-bases --follow-imports=silent benchmarks
 	$(BIN)/python -m pytest -q -p no:randomly tests/unit/test_layering.py
 	$(BIN)/python -m gateway.metrics.document | diff -u docs/metrics.md -
 	$(BIN)/python -m gateway.admin.openapi | diff -u docs/openapi.json -

@@ -1,0 +1,54 @@
+"""A row's own process: it measures, tells how far it is, and prints its results.
+
+Owns: the lines between a row and the table that runs it. Must not know: what is measured.
+
+Each row has a process of its own, so that no row inherits another's memory, threads or garbage.
+"""
+
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from benchmarks.result import Result
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """So much of the row is done, from 0 to 1."""
+
+    share: float
+
+
+class Results(msgspec.Struct, frozen=True, tag="results"):
+    """The row is done."""
+
+    results: list[Result]
+
+
+Line = Progress | Results
+
+
+class Plan:
+    """How much to measure, and whom to tell."""
+
+    def __init__(self, *, is_quick: bool) -> None:
+        self.is_quick = is_quick
+
+    def rounds(self, full: int, quick: int) -> int:
+        """How many rounds."""
+        return quick if self.is_quick else full
+
+    def progress(self, done: float, total: float) -> None:
+        """Tell how far it is."""
+        _say(Progress(done / total))
+
+
+def main(run: Callable[[Plan], list[Result]]) -> None:
+    """Run one row as this process."""
+    plan = Plan(is_quick="--quick" in sys.argv[1:])
+    _say(Results(run(plan)))
+
+
+def _say(line: Line) -> None:
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()

@@ -447,19 +447,19 @@ def test_bounds_refuse_stores(scripted: ScriptedGateway) -> None:
         assert engine.three() == (2, 0, 2)
 
 
-def test_submit_is_quick_with_slow_destructors_and_a_thousand_pending(scripted: ScriptedGateway) -> None:
-    """A bound far above what is measured: it fails when the engine's thread waits or destroys."""
+def test_the_engines_thread_does_not_wait_with_a_thousand_pending(
+    scripted: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound far above what is measured: it fails when calls wait for the gateway, which answers nothing."""
+    monkeypatch.setenv("KVGATE_VERIFY", "0")  # a check of all operations after each step would be what is measured
+    scripted.silence(Reserve)
     with ready(scripted.run_dir) as engine:
-        for i in range(20):
-            engine.store("slow", tokens(1, i), blocks(1), FakeEvent(destructor_seconds=0.05))
-        events = [FakeEvent() for _ in range(1000)]
         began = time.monotonic()
-        for i, event in enumerate(events):
-            engine.store(f"r{i}", tokens(1, i), blocks(1), event)
-        submitted = time.monotonic()
-        engine.worker.revoke_blocks(blocks(1))
+        for i in range(1000):
+            engine.store(f"r{i}", tokens(1, i), blocks(1), FakeEvent())
+        assert engine.worker.snapshot().pending_stores > 0
         for _ in range(10):
             engine.worker.get_finished([f"r{i}" for i in range(1000)])
-        assert submitted - began < 5
-        assert time.monotonic() - submitted < 1
+        engine.worker.revoke_blocks(blocks(1))
         assert engine.worker.snapshot().pending_stores == 0
+        assert time.monotonic() - began < 20

@@ -5,6 +5,8 @@ import re
 import socket
 from dataclasses import dataclass
 
+from adapter.admin import address
+
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
@@ -21,6 +23,10 @@ class AdapterConfig:
         max_pending_bytes: bytes of unsettled operations; past it stores are refused.
         copy_threads: threads that copy chunks.
         transfer: ``"auto"`` or ``"pool"``: the adapter copies.
+        admin: an HTTP admin server in the worker half (extra ``kvgate[admin]``): HOST:PORT, or ``"unix"``, a socket
+            named by the party's id in a private directory; None: none. A scheduler half has nothing to drain, and none.
+        admin_token_file: a file with the server's bearer token; None: ``KVGATE_ADMIN_TOKEN``, or no token, which only
+            an address on loopback may do.
         engine_name: the operator's name for this engine; None: ``KVGATE_ENGINE_NAME``, ``POD_NAME``, or the host.
 
     Raises:
@@ -36,6 +42,7 @@ class AdapterConfig:
     copy_threads: int = 1
     transfer: str = "auto"
     admin: str | None = None
+    admin_token_file: str | None = None
     engine_name: str | None = None
 
     def __post_init__(self) -> None:
@@ -50,7 +57,7 @@ class AdapterConfig:
                 f"transfer is {self.transfer!r}, expected 'auto' or 'pool' (the gateway does not copy yet)"
             )
         if self.admin is not None:
-            raise ValueError(f"admin is {self.admin!r}, expected None: the adapter's own admin server is not built yet")
+            address.check(self.admin)
         if self.engine_name is not None and not _ENGINE_NAME.fullmatch(self.engine_name):
             raise ValueError(f"engine_name is {self.engine_name!r}, expected 1 to 63 of A-Z a-z 0-9 . _ -")
 

@@ -205,10 +205,19 @@ class Link:
         """Begin to look for the gateway. Returns at once."""
         self._thread.start()
 
+    def discard(self) -> None:
+        """Give up a link that was never started."""
+        self._inbox.close()
+
     @property
     def state(self) -> State:
         """The adapter's view of its gateway."""
         return self._liveness.state
+
+    @property
+    def gateway_state(self) -> State:
+        """The same, whatever an operator asked of the adapter."""
+        return self._liveness.gateway_state
 
     @property
     def boot(self) -> bytes:

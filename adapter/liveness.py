@@ -194,6 +194,11 @@ class Liveness:
             return State.DRAINING
         return self._view
 
+    @property
+    def gateway_state(self) -> State:
+        """The adapter's view, whatever an operator asked of the adapter."""
+        return self._view
+
     # -- the file and its lock
 
     def lock_seen(self, held: bool, now: float) -> list[Order]:

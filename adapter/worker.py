@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,7 +20,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from adapter import measurements
+from adapter.admin import AdminServer, Report
 from adapter.config import AdapterConfig
+from adapter.drain import OperatorDrain, Progress, progress
 from adapter.geometry import Geometry, Tensor, read_layers
 from adapter.identity import CacheIdentity
 from adapter.ledger import Ledger
@@ -32,7 +35,7 @@ from adapter.transfer.chunks import CopyUnit, copy_unit
 from adapter.transfer.memory import Memory
 from adapter.transfer.request import transfer_of
 from adapter.transfer.transfers import Transfers
-from gateway.wire.codes import OperationKind, Reason, Role, State, Trigger
+from gateway.wire.codes import Lifecycle, OperationKind, Reason, Role, State, Trigger
 from gateway.wire.messages import AdapterStats, Ping, Pong, Register, Reply
 
 logger = logging.getLogger("kvgate.adapter")
@@ -54,7 +57,10 @@ class WorkerAdapter:
         copy: copies one unit. A seam for tests, not a setting.
 
     Raises:
-        ValueError: the directory's path is too long for a socket in it, or the engine's name is not allowed.
+        ValueError: the directory's path is too long for a socket in it, the engine's name is not allowed, or the admin
+            server would be open to others.
+        OSError: the admin server's address cannot be taken.
+        RuntimeError: what the admin server needs is not installed.
     """
 
     def __init__(
@@ -81,12 +87,19 @@ class WorkerAdapter:
             operation_deadline_seconds=self._config.operation_deadline_seconds,
             verify=os.environ.get("KVGATE_VERIFY") == "1",
         )
+        self._run_dir = os.fspath(run_dir)
+        self._started_at = time.time()
+        self._ticked_at = time.monotonic()
+        self._drain = OperatorDrain(self._engine_name)
         self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-worker")
+        self._admin = self._open_admin()
         self._transfers = Transfers(self._ledger, self._link, self._memory, self._config.copy_threads)
         self._collector = AdapterCollector.of(self.registry)
         self._collector.add(self)
         self._transfers.start()
         self._link.start()
+        if self._admin is not None:
+            self._admin.start()
 
     # -- the engine's face: set-up -------------------------------------------------------------------------------------
 
@@ -220,14 +233,15 @@ class WorkerAdapter:
 
     # -- the engine's face: operators ----------------------------------------------------------------------------------
 
-    def drain(self, reason: str, deadline_seconds: float | None = None) -> None:
+    def drain(self, reason: str, deadline_seconds: float | None = None, *, requested_by: str = "the engine") -> None:
         """Take no new work until ``resume``; what is granted runs on to the deadline.
 
         Returns at once. Repeating it changes nothing, but that the earlier deadline wins.
 
         Args:
-            reason: for the log.
+            reason: for the log and for whoever looks later.
             deadline_seconds: None: the configured time; 0: settle everything now.
+            requested_by: the same.
 
         Raises:
             ValueError: the deadline is negative or not a number.
@@ -237,12 +251,26 @@ class WorkerAdapter:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"deadline_seconds is {deadline_seconds!r}, expected a number of at least 0")
         logger.info("drain of this adapter within %s s: %s", seconds, reason)
-        self._link.drain(time.monotonic() + seconds)
+        with self._link.lock:
+            if self._link.state is State.CLOSED:
+                return
+            self._drain.request(
+                secrets.token_hex(8),
+                seconds,
+                reason=reason,
+                requested_by=requested_by,
+                now=self._progress(),
+                wall=time.time(),
+            )
+            self._link.drain(time.monotonic() + seconds)
+            self._drain.look(self._progress(), time.time())
 
     def resume(self) -> None:
         """End the drain that ``drain`` began. Harmless when there is none."""
         self._link.check_process()
-        self._link.resume()
+        with self._link.lock:
+            self._drain.resume(time.time())
+            self._link.resume()
 
     @property
     def state(self) -> State:
@@ -280,6 +308,8 @@ class WorkerAdapter:
         self._link.check_process()
         self._link.close(CLOSE_SECONDS)
         self._transfers.join(0.1)
+        if self._admin is not None:
+            self._admin.close()
 
     # -- readings ------------------------------------------------------------------------------------------------------
 
@@ -293,6 +323,33 @@ class WorkerAdapter:
                 measurements=self._measurements,
                 link=LinkCounts(self._link.late_replies, self._link.reconnects, self._link.flaps),
                 block_tokens=self.identity.block_tokens,
+            )
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where the admin server listens: ``http://HOST:PORT`` or ``unix:PATH``; None without one."""
+        return None if self._admin is None else self._admin.url
+
+    def report(self) -> Report:
+        """What the admin server tells of it, read in one step. Any thread."""
+        with self._link.lock:
+            self._drain.look(self._progress(), time.time())
+            now, is_closed = time.monotonic(), self._link.state is State.CLOSED
+            return Report(
+                engine=self._engine_name,
+                model=self.identity.model,
+                party=self._link.party,
+                identity=self.register_message(self._link.party),
+                run_dir=self._run_dir,
+                started_at=self._started_at,
+                lifecycle=Lifecycle.STOPPED if is_closed else self._drain.state,
+                gateway=self._link.gateway_state,
+                boot=self._link.boot,
+                link_age_seconds=now - self._ticked_at,
+                drain=self._drain.record,
+                counts=self._ledger.pending_counts(),
+                pending=self._ledger.pending_operations(now, self._config.max_pending_ops),
+                settled=self._transfers.recently_settled(),
             )
 
     # -- Half: called by the link, its lock held -----------------------------------------------------------------------
@@ -367,13 +424,38 @@ class WorkerAdapter:
 
     def tick(self, now: float) -> float:
         """Deadlines, and news of what has settled."""
-        return self._transfers.tick(now)
+        self._ticked_at = now
+        due_at = self._transfers.tick(now)
+        if self._drain.state is Lifecycle.DRAINING:
+            self._drain.look(self._progress(), time.time())
+        return due_at
 
     def release(self) -> None:
         """No copy runs and none will: end the threads, unmap the pool, let the KV cache go, leave the scrape."""
         self._transfers.close()
         self._memory.release()
         self._collector.remove(self)
+
+    # -- within --------------------------------------------------------------------------------------------------------
+
+    def _open_admin(self) -> AdminServer | None:
+        if self._config.admin is None:
+            return None
+        try:
+            return AdminServer.open(
+                self._config.admin,
+                self._config.admin_token_file,
+                adapter=self,
+                party=self._link.party,
+                registry=self.registry,
+            )
+        except BaseException:
+            self._link.discard()
+            raise
+
+    def _progress(self) -> Progress:
+        counts = self._ledger.pending_counts()
+        return progress(counts.stores + counts.retrieves, self._ledger.totals.operations)
 
     # -- submitting ----------------------------------------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ from gateway.wire.messages import (
 
 logger = logging.getLogger("kvgate.adapter")
 
-#: Settled operations kept for the next heartbeat, the newest of them.
-MAX_SETTLED_TOLD = 64
+#: Settled operations kept for the next heartbeat and for operators, the newest of them.
+MAX_SETTLED_KEPT = 64
 
 _REASON_OF_ERROR = {
     ErrorCode.STARTING: Reason.DRAINING,
@@ -77,7 +77,8 @@ class Transfers:
         self._memory = memory
         self._events = EventWatcher(self._event_ended, "kvgate-events")
         self._copy_threads = CopyThreads(copy_threads, self._copy_chunk, "kvgate-copy")
-        self._settled: deque[OperationInfo] = deque(maxlen=MAX_SETTLED_TOLD)
+        self._settled: deque[OperationInfo] = deque(maxlen=MAX_SETTLED_KEPT)
+        self._num_untold = 0  #: of them, the newest so many were in no heartbeat yet
         self._late_endings = Throttle(1.0)
         self._copy_faults = Throttle(1.0)
 
@@ -102,6 +103,7 @@ class Transfers:
         settled = self.ledger.take_settled()
         if settled:
             self._settled.extend(settled)
+            self._num_untold = min(self._num_untold + len(settled), MAX_SETTLED_KEPT)
             self._link.changed.notify_all()
             for info in settled:
                 if info.outcome is OutcomeKind.EXPIRED or info.reason is Reason.NO_REPLY:
@@ -110,9 +112,13 @@ class Transfers:
 
     def take_settled(self) -> tuple[OperationInfo, ...]:
         """The newest operations settled since the last call."""
-        settled = tuple(self._settled)
-        self._settled.clear()
+        settled = tuple(self._settled)[len(self._settled) - self._num_untold :]
+        self._num_untold = 0
         return settled
+
+    def recently_settled(self) -> tuple[OperationInfo, ...]:
+        """The newest settled operations, told or not."""
+        return tuple(self._settled)
 
     def close(self) -> None:
         """No copy runs and none will: let the threads end."""

@@ -25,6 +25,7 @@ from gateway.admin.problems import FieldProblem, Problem, ProblemError, from_ref
 from gateway.admin.routes import operator_router
 from gateway.client import GatewayRefused, GatewayUnreachable
 
+_TITLE = "kvgate admin API"
 _DESCRIPTION = (
     "State, drain and contents of one KV-cache gateway. Every error is an RFC 9457 problem document with a stable "
     "`code`. Changes need the bearer token once one is set; on a listener others can reach, reads need it too."
@@ -38,7 +39,7 @@ def control_app(core: CoreClient, access: Access, core_pid: int | None) -> ASGIA
 
 def control_routes(core: CoreClient, core_pid: int | None) -> FastAPI:
     """Every route of the control listener, with its description in OpenAPI."""
-    app = _empty_app(openapi_url="/v1/openapi.json")
+    app = empty_app(_TITLE, _DESCRIPTION, openapi_url="/v1/openapi.json")
     app.include_router(probes_router(core, core_pid=core_pid, shows_reasons=True))
     app.include_router(operator_router(core))
     return app
@@ -46,16 +47,17 @@ def control_routes(core: CoreClient, core_pid: int | None) -> FastAPI:
 
 def probe_app(core: CoreClient, core_pid: int | None) -> FastAPI:
     """/livez, /readyz and /metrics only."""
-    app = _empty_app(openapi_url=None)
+    app = empty_app(_TITLE, _DESCRIPTION, openapi_url=None)
     app.include_router(probes_router(core, core_pid=core_pid, shows_reasons=False))
     return app
 
 
-def _empty_app(openapi_url: str | None) -> FastAPI:
+def empty_app(title: str, description: str, *, openapi_url: str | None) -> FastAPI:
+    """An application without routes, in which every error is a problem document."""
     app = _Api(
-        title="kvgate admin API",
+        title=title,
         version=__version__,
-        description=_DESCRIPTION,
+        description=description,
         openapi_url=openapi_url,
         docs_url=None,
         redoc_url=None,

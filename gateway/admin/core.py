@@ -6,7 +6,7 @@ Owns: how long each may take, and how often the core is asked. Must not know: HT
 import asyncio
 import time
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import zmq.asyncio
 
@@ -24,6 +24,18 @@ CHANGE_TIMEOUT_SECONDS = 5.0
 _SNAPSHOT_INTERVAL_SECONDS = 0.05
 
 _SOFTWARE = f"kvgate-admin/{__version__}"
+
+
+class Core(Protocol):
+    """Whom the routes ask. Both calls raise ``GatewayUnreachable`` and ``GatewayRefused``."""
+
+    async def snapshot(self, *, transfers: bool = False) -> SnapshotReply:
+        """What is, now."""
+        ...
+
+    async def change(self, message: Request) -> AnyReply:
+        """Ask for a change."""
+        ...
 
 
 class CoreClient:

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from gateway.admin import views
-from gateway.admin.core import CoreClient
+from gateway.admin.core import Core
 from gateway.admin.problems import ProblemError, responses
 from gateway.wire import messages
 from gateway.wire.codes import Lifecycle
@@ -32,16 +32,19 @@ RequestedBy = Annotated[
 ]
 
 
-def operator_router(core: CoreClient) -> APIRouter:
+def operator_router(core: Core) -> APIRouter:
     """The routes of the control listener."""
     router = APIRouter(prefix="/v1")
-    _add_gateway_routes(router, core)
+    add_gateway_routes(router, core)
     _add_engine_routes(router, core)
+    add_transfer_routes(router, core)
     _add_cache_routes(router, core)
     return router
 
 
-def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
+def add_gateway_routes(router: APIRouter, core: Core) -> None:
+    """State, drain and resume; an adapter's own admin server has them too."""
+
     @router.get("/state", tags=["gateway"], responses=_READ, operation_id="get_state")
     async def get_state() -> views.GatewayState:
         """State, health with its checks, the last drain, engines and pool."""
@@ -101,7 +104,7 @@ def _add_gateway_routes(router: APIRouter, core: CoreClient) -> None:
         return views.state_of(await core.snapshot())
 
 
-def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
+def _add_engine_routes(router: APIRouter, core: Core) -> None:
     @router.get("/engines", tags=["engines"], responses=_READ, operation_id="list_engines")
     async def list_engines() -> views.Engines:
         """Every engine with its parties and what it has pending."""
@@ -175,7 +178,9 @@ def _add_engine_routes(router: APIRouter, core: CoreClient) -> None:
         await core.change(messages.Fence(number=0, requested_by=requested_by, peer=_peer(request), engine=name))
 
 
-def _add_cache_routes(router: APIRouter, core: CoreClient) -> None:
+def add_transfer_routes(router: APIRouter, core: Core) -> None:
+    """The story of a request; an adapter's own admin server has it too."""
+
     @router.get("/transfers", tags=["transfers"], responses=_READ, operation_id="list_transfers")
     async def list_transfers(
         engine: str | None = None, request: str | None = None, state: views.TransferState | None = None
@@ -183,6 +188,8 @@ def _add_cache_routes(router: APIRouter, core: CoreClient) -> None:
         """Pending operations with their age, and those settled lately: the story of a request."""
         return views.transfers_of(await core.snapshot(transfers=True), engine, request, state)
 
+
+def _add_cache_routes(router: APIRouter, core: Core) -> None:
     @router.get("/cache", tags=["cache"], responses=_READ, operation_id="get_cache")
     async def get_cache() -> views.Cache:
         """What the pool holds, by model and by namespace."""
@@ -208,7 +215,7 @@ def _add_cache_routes(router: APIRouter, core: CoreClient) -> None:
         return views.clear_result_of(reply, dry_run=body.dry_run)
 
 
-async def _engine(core: CoreClient, name: str) -> views.Engine:
+async def _engine(core: Core, name: str) -> views.Engine:
     found = views.find_engine(await core.snapshot(), name)
     if found is None:
         raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_engine", f"there is no engine {name!r}")

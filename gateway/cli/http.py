@@ -13,17 +13,26 @@ from gateway.cli.control import ControlError, Refused, Unreachable, requested_by
 
 Document = TypeVar("Document", bound=BaseModel)
 
+UNIX = "unix:"
+
 _MAYBE_DRAIN: TypeAdapter[views.Drain | None] = TypeAdapter(views.Drain | None)
 
 
 class HttpControl:
-    """A gateway by the URL of its admin API."""
+    """A gateway, or an adapter, by the URL of its admin API: ``http://HOST:PORT``, or ``unix:PATH``."""
 
     def __init__(self, url: str, token: str, timeout_seconds: float) -> None:
         headers = {"X-Requested-By": requested_by()} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_seconds = timeout_seconds
+        path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
         # No proxy: the gateway is on this node or in this cluster, and a proxy would be given the token.
-        self._client = httpx.Client(base_url=url, headers=headers, trust_env=False)
+        self._client = httpx.Client(
+            base_url=url if path is None else "http://localhost",
+            transport=None if path is None else httpx.HTTPTransport(uds=path),
+            headers=headers,
+            trust_env=False,
+        )
+        self._url = url
 
     def close(self) -> None:
         """End the connection."""
@@ -101,7 +110,7 @@ class HttpControl:
             )
         except (httpx.TransportError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
-            raise Unreachable(f"cannot reach the admin API at {self._client.base_url}: {reason}") from None
+            raise Unreachable(f"cannot reach the admin API at {self._url}: {reason}") from None
         if answer.is_success:
             return answer
         raise _as_error(answer)

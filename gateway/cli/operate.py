@@ -62,7 +62,7 @@ def _connected(command: Command) -> Command:
         click.option(
             "--token-file", envvar="KVGATE_ADMIN_TOKEN_FILE", help=f"Token for --admin; else {_TOKEN_VARIABLE}."
         ),
-        click.option("--admin", metavar="URL", help="Reach the gateway by its admin API."),
+        click.option("--admin", metavar="URL", help="Reach it by its admin API; an engine's too (or unix:PATH)."),
         click.option(
             "--admin-dir", envvar="KVGATE_ADMIN_DIR", help="Directory of its admin socket, if not RUN_DIR.admin."
         ),
@@ -76,9 +76,10 @@ def _connect(
     run_dir: str | None, admin_dir: str | None, admin: str | None, token_file: str | None, timeout: float
 ) -> Control:
     if admin is not None:
-        from gateway.cli.http import HttpControl  # noqa: PLC0415 - only this way pays for it
+        from gateway.cli.http import UNIX, HttpControl  # noqa: PLC0415 - only this way pays for it
 
-        return HttpControl(admin if "://" in admin else f"http://{admin}", _token(token_file), timeout)
+        is_whole = "://" in admin or admin.startswith(UNIX)
+        return HttpControl(admin if is_whole else f"http://{admin}", _token(token_file), timeout)
     if not run_dir and not admin_dir:
         raise click.UsageError("which gateway? Give --run-dir, KVGATE_RUN_DIR, or --admin URL.")
     return WireControl(Path(admin_dir or f"{str(run_dir).rstrip('/')}.admin"), timeout)

@@ -135,6 +135,8 @@ def duration(seconds: float) -> str:
 
 
 def _pool_line(pool: views.Pool) -> str:
+    if not pool.pool_bytes:
+        return "the gateway's to tell, not this engine's"
     return (
         f"{size(pool.pool_bytes)}: {size(pool.ready_bytes)} in {pool.ready} chunks, "
         f"{size(pool.writing_bytes)} being written, {size(pool.quarantined_bytes)} quarantined, "

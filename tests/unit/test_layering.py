@@ -69,12 +69,17 @@ ROOMS: dict[str, Room] = {
         ),
         _words("msgspec zmq numpy"),
     ),
+    # Inside an engine, for engines that ask for it: the gateway's own routes over the adapter. Imported lazily.
+    "adapter.admin": Room(
+        _words("adapter.totals gateway.wire gateway.admin gateway.client gateway.config"),
+        _words("fastapi starlette uvicorn prometheus_client"),
+    ),
     **dict.fromkeys(LEDGER, Room(LEDGER | _words("adapter.operation gateway.wire gateway.metrics.table"), pure=True)),
     "adapter": Room(
         LEDGER
         | _words(
-            "gateway.wire gateway.access gateway.device gateway.lock gateway.pool.mapping gateway.pool.format "
-            "gateway.metrics.table"
+            "adapter.admin gateway.wire gateway.access gateway.device gateway.lock gateway.pool.mapping "
+            "gateway.pool.format gateway.metrics.table"
         ),
         _words("msgspec numpy zmq prometheus_client"),
     ),
@@ -210,6 +215,8 @@ def test_nothing_executable_is_ever_decoded() -> None:
         ("adapter/worker.py", "from gateway.core.types import Refusal", "may not import gateway.core.types"),
         ("adapter/worker.py", "from gateway.client import GatewayClient", "may not import gateway.client"),
         ("adapter/worker.py", "def f():\n    import torch", "may not import torch"),
+        ("adapter/worker.py", "from gateway.admin import views", "may not import gateway.admin"),
+        ("adapter/admin/server.py", "from gateway.core import core", "may not import gateway.core"),
         ("adapter/ledger.py", "import threading", "is pure"),
         ("dashboards/rules.py", "from gateway.wire import codes", "may not import gateway.wire"),
         ("adapter/worker.py", "if TYPE_CHECKING:\n    import fastapi", "may not import fastapi"),

@@ -161,6 +161,12 @@ class SchedulerAdapter:
         with self._link.lock:
             return self._check(request_id)
 
+    def wait_lookup_result(self, request_id: str, timeout_seconds: float) -> int | Pending:
+        """As ``check_lookup_result``, but waits so long at most for the answer. The lookup's own deadline stays."""
+        self._link.check_process()
+        self._link.wait_for(lambda: self._check(request_id) is not Pending.PENDING, timeout_seconds)
+        return self.check_lookup_result(request_id)
+
     def lookup(
         self,
         request_id: str,
@@ -193,17 +199,13 @@ class SchedulerAdapter:
         chunk = self.identity.chunk_tokens
         first, last = -(-max(0, start) // chunk), MAX_KEYS if end is None else max(0, end) // chunk
         with self._link.lock:
-            released = self._lookups.release(request_id, first, last)
-            if released is None:
-                return
-            session, num_chunks, is_empty = released
-            self._measurements.wasted_tokens["released"] += num_chunks * chunk
-            party = self._link.party
-            if is_empty:
-                self._link.post(partial(self._link.tell, EndSession(number=0, party=party, session=session)))
-            else:
-                message = Release(number=0, party=party, session=session, start=first, end=last)
-                self._link.post(partial(self._link.tell, message))
+            self._measurements.wasted_tokens["released"] += self._release(request_id, first, last) * chunk
+
+    def end_lookup(self, request_id: str) -> None:
+        """What was promised and not released has been loaded, or failed to: give its lease back."""
+        self._link.check_process()
+        with self._link.lock:
+            self._release(request_id, 0, MAX_KEYS)
 
     def end_session(self, request_id: str) -> None:
         """The request is over: give its lease up and forget its keys. Harmless when repeated."""
@@ -355,6 +357,20 @@ class SchedulerAdapter:
             lookup, ended = self._lookups.begin(request_id, keys, now + timeout_seconds, now)
             self._end_sessions(ended)
             self._link.post(partial(self._ask, request_id, lookup))
+
+    def _release(self, request_id: str, first: int, last: int) -> int:
+        """Give chunks [first, last) of a promise back. Returns how many they were."""
+        released = self._lookups.release(request_id, first, last)
+        if released is None:
+            return 0
+        session, num_chunks, is_empty = released
+        party = self._link.party
+        if is_empty:
+            self._link.post(partial(self._link.tell, EndSession(number=0, party=party, session=session)))
+        else:
+            message = Release(number=0, party=party, session=session, start=first, end=last)
+            self._link.post(partial(self._link.tell, message))
+        return num_chunks
 
     def _check(self, request_id: str) -> int | Pending:
         if self._link.state is not State.HEALTHY:

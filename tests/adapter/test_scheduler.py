@@ -136,6 +136,16 @@ def test_a_lookup_is_pending_then_a_number(scripted: ScriptedGateway) -> None:
     assert scheduler.check_lookup_result("r") == 0
 
 
+def test_waiting_for_a_result_ends_with_it_or_with_the_time(scripted: ScriptedGateway) -> None:
+    with Half(scripted.run_dir) as scheduler:
+        scheduler.maybe_submit_lookup_request("r", tokens(3))
+        assert scheduler.wait_lookup_result("r", 5.0) == 3 * CHUNK
+        scripted.silence(Lookup)
+        scheduler.maybe_submit_lookup_request("s", tokens(3))
+        assert scheduler.wait_lookup_result("s", 0.01) is Pending.PENDING, "its own deadline is later"
+        assert scheduler.wait_lookup_result("nobody", 5.0) == 0
+
+
 def test_a_partial_last_chunk_is_dropped(scripted: ScriptedGateway) -> None:
     with Half(scripted.run_dir) as scheduler:
         assert scheduler.lookup("r", tokens(2)[:-1]) == CHUNK
@@ -226,6 +236,18 @@ def test_release_gives_back_whole_chunks_of_the_range(scripted: ScriptedGateway)
         until(lambda: [end.session for end in scripted.of(EndSession)] == [session])
         assert scheduler.check_lookup_result("r") == 0
         assert value(scheduler, "wasted_tokens_total", reason="released") == 8 * CHUNK
+
+
+def test_what_was_loaded_is_given_back_and_not_counted_as_wasted(scripted: ScriptedGateway) -> None:
+    with Half(scripted.run_dir) as scheduler:
+        scheduler.lookup("r", tokens(8))
+        session = scripted.of(Lookup)[0].session
+        scheduler.release_lookup("r", end=2 * CHUNK)
+        scheduler.end_lookup("r")
+        scheduler.end_lookup("r")
+        until(lambda: [end.session for end in scripted.of(EndSession)] == [session])
+        assert scheduler.check_lookup_result("r") == 0
+        assert value(scheduler, "wasted_tokens_total", reason="released") == 2 * CHUNK
 
 
 def test_end_session_ends_it_once_and_may_be_repeated(scripted: ScriptedGateway) -> None:

@@ -57,8 +57,17 @@ ROOMS: dict[str, Room] = {
         _words("gateway.wire gateway.metrics gateway.client gateway.config gateway.log"),
         _words("fastapi starlette uvicorn pydantic prometheus_client msgspec zmq"),
     ),
+    # Checks of one gateway, for its operators and for those of engines: only looks.
+    "gateway.doctor": Room(
+        _words(
+            "gateway.wire gateway.access gateway.lock gateway.pool gateway.client gateway.config gateway.run_dir "
+            "gateway.metrics.process"
+        ),
+    ),
     "gateway.cli": Room(
-        _words("gateway.wire gateway.client gateway.config gateway.daemon gateway.admin.views"),
+        _words(
+            "gateway.wire gateway.client gateway.config gateway.daemon gateway.admin.views gateway.doctor gateway.purge"
+        ),
         _words("click rich httpx msgspec pydantic"),
     ),
     # The daemon itself: what is left of ``gateway`` wires the rooms together. Nothing of it knows engines.
@@ -74,6 +83,9 @@ ROOMS: dict[str, Room] = {
         _words("adapter.totals gateway.wire gateway.admin gateway.client gateway.config"),
         _words("fastapi starlette uvicorn prometheus_client"),
     ),
+    "adapter.doctor": Room(
+        _words("gateway.doctor gateway.device gateway.lock gateway.pool.mapping gateway.pool.format"),
+    ),
     **dict.fromkeys(LEDGER, Room(LEDGER | _words("adapter.operation gateway.wire gateway.metrics.table"), pure=True)),
     "adapter": Room(
         LEDGER
@@ -82,6 +94,11 @@ ROOMS: dict[str, Room] = {
             "gateway.pool.format gateway.metrics.table"
         ),
         _words("msgspec numpy zmq prometheus_client"),
+    ),
+    # The one room of ours that lives in an engine: it may use what the engine is.
+    "adapter.vllm": Room(
+        _words("adapter gateway.wire.codes gateway.metrics.table"),
+        _words("vllm torch msgspec blake3"),
     ),
     "dashboards": Room(_words("gateway.metrics.table")),
 }
@@ -208,6 +225,8 @@ def test_nothing_executable_is_ever_decoded() -> None:
         ("gateway/admin/app.py", "from gateway.core import core", "may not import gateway.core"),
         ("gateway/admin/app.py", "import gateway.pool.format", "may not import gateway.pool.format"),
         ("gateway/metrics/collector.py", "from gateway.pool.file import PoolFile", "may not import gateway.pool.file"),
+        ("gateway/doctor/pool.py", "from gateway.daemon import run", "may not import gateway.daemon"),
+        ("adapter/link.py", "from gateway.doctor import places", "may not import gateway.doctor"),
         ("gateway/cli/main.py", "from gateway.core.types import Refusal", "may not import gateway.core.types"),
         ("gateway/daemon.py", "import adapter", "may not import adapter"),
         ("gateway/daemon.py", "import fastapi", "may not import fastapi"),
@@ -217,6 +236,9 @@ def test_nothing_executable_is_ever_decoded() -> None:
         ("adapter/worker.py", "def f():\n    import torch", "may not import torch"),
         ("adapter/worker.py", "from gateway.admin import views", "may not import gateway.admin"),
         ("adapter/admin/server.py", "from gateway.core import core", "may not import gateway.core"),
+        ("adapter/worker.py", "import vllm", "may not import vllm"),
+        ("adapter/worker.py", "from adapter.vllm import plans", "may not import adapter.vllm"),
+        ("adapter/vllm/connector.py", "from gateway.client import GatewayClient", "may not import gateway.client"),
         ("adapter/ledger.py", "import threading", "is pure"),
         ("dashboards/rules.py", "from gateway.wire import codes", "may not import gateway.wire"),
         ("adapter/worker.py", "if TYPE_CHECKING:\n    import fastapi", "may not import fastapi"),
@@ -274,6 +296,7 @@ def test_planted_decoding_is_found(tmp_path: Path, line: str) -> None:
     ("module", "absent"),
     [
         ("adapter", "fastapi starlette uvicorn torch click rich httpx gateway.core gateway.pool.file"),
+        ("adapter.doctor", "fastapi starlette uvicorn torch click rich httpx gateway.core gateway.pool.file"),
         ("gateway.daemon", "fastapi starlette uvicorn torch adapter"),
         ("gateway.admin.__main__", "torch adapter gateway.core gateway.pool"),
     ],

@@ -72,6 +72,8 @@ STORE, RETRIEVE = OperationKind.STORE, OperationKind.RETRIEVE
 
 #: How long a store waits before it asks again for slots that the party's quota did not allow.
 QUOTA_RETRY_SECONDS = 0.2
+#: RESERVE and READ requests under way at once. The rest wait here, where a heartbeat need not wait behind them.
+MAX_ASKS = 64
 #: Settled operations kept for the next heartbeat.
 MAX_SETTLED_KEPT = 256
 
@@ -102,6 +104,7 @@ class Ledger:
         max_pending_ops: int,
         max_pending_bytes: int,
         operation_deadline_seconds: float,
+        max_asks: int = MAX_ASKS,
         verify: bool = False,
     ) -> None:
         """An empty ledger. ``verify``: check every invariant after every step (for tests; slow)."""
@@ -109,6 +112,7 @@ class Ledger:
         self._max_pending_ops = max_pending_ops
         self._max_pending_bytes = max_pending_bytes
         self._operation_deadline_seconds = operation_deadline_seconds
+        self._max_asks = max_asks
         self._verify = verify
         self._next_number = 1
         self._operations: dict[int, Operation] = {}  #: unsettled, oldest first, so in order of their deadlines
@@ -118,6 +122,8 @@ class Ledger:
         self._settling: set[int] = set()  #: numbers whose operation was given up while a unit runs
         self._retained = RetainedEvents()
         self._abandoned: dict[int, OperationKind] = {}  #: settled with a RESERVE or READ still under way
+        self._asks = 0  #: RESERVE and READ requests under way, those of settled operations included
+        self._waiting: dict[int, None] = {}  #: operations that want to ask and may not yet, first come first
         self._starved: dict[int, float] = {}  #: stores the quota stopped, first come first; when to ask again
         self._drain: tuple[float, Reason] | None = None  #: deadline of a drain under way, and its reason
         self._reports = Reports()
@@ -187,31 +193,9 @@ class Ledger:
         """RESERVE or READ was answered, one grant a chunk."""
         actions: list[Action] = []
         operation = self._answered_ask(number, actions)
-        if operation is None:
-            return self._end_step(actions)
-        starved = False
-        for chunk, grant in zip(chunks, grants, strict=True):
-            if operation.states[chunk] is not ASKED:
-                continue  # given up meanwhile; the ABORT at its end frees the slot
-            if grant.slot >= 0:
-                operation.grants[chunk] = grant
-                operation.move(chunk, GRANTED)
-            elif operation.kind is RETRIEVE:
-                operation.lose(chunk, Reason.MISSING)
-            elif grant.status is ReserveStatus.EXISTS:
-                operation.move(chunk, DONE)
-            elif grant.status is ReserveStatus.QUOTA:
-                operation.move(chunk, TODO)
-                starved = True
-            else:
-                operation.lose(chunk, _REASON_OF_RESERVE[grant.status])
-        if starved and self._drain is not None:
-            self._lose_ungranted(operation, self._drain[1])
-        elif starved and not operation.tally[GRANTED]:
-            self._starved[number] = now + QUOTA_RETRY_SECONDS
-        if operation.fired:
-            actions.extend(CopyChunk(number, chunk) for chunk in chunks if operation.states[chunk] is GRANTED)
-        self._advance(operation, now, actions)
+        if operation is not None:
+            self._take_grants(operation, chunks, grants, now, actions)
+        self._ask_waiting(actions)
         return self._end_step(actions)
 
     def committed(
@@ -238,12 +222,14 @@ class Ledger:
         """A RESERVE or READ for these chunks was refused, or has no usable answer."""
         actions: list[Action] = []
         operation = self._operations.get(number)
-        if operation is None:
-            self._abandoned.pop(number, None)
-        else:
+        if operation is not None:
+            self._asks -= 1
             operation.asks -= 1
             self._lose(operation, chunks, ASKED, reason)
             self._advance(operation, now, actions)
+        elif self._abandoned.pop(number, None) is not None:
+            self._asks -= 1
+        self._ask_waiting(actions)
         return self._end_step(actions)
 
     def commit_failed(self, number: int, chunks: Sequence[int], reason: Reason, now: float) -> list[Action]:
@@ -455,19 +441,61 @@ class Ledger:
         """The operation whose RESERVE or READ was answered; for one settled meanwhile, the grant is given back."""
         operation = self._operations.get(number)
         if operation is not None:
+            self._asks -= 1
             operation.asks -= 1
             return operation
         kind = self._abandoned.pop(number, None)
         if kind is not None:
+            self._asks -= 1
             actions.append(TellAbort(number) if kind is STORE else TellEndRead(number))
         return None
 
+    def _take_grants(
+        self, operation: Operation, chunks: Sequence[int], grants: Sequence[Grant], now: float, actions: list[Action]
+    ) -> None:
+        number = operation.number
+        starved = False
+        for chunk, grant in zip(chunks, grants, strict=True):
+            if operation.states[chunk] is not ASKED:
+                continue  # given up meanwhile; the ABORT at its end frees the slot
+            if grant.slot >= 0:
+                operation.grants[chunk] = grant
+                operation.move(chunk, GRANTED)
+            elif operation.kind is RETRIEVE:
+                operation.lose(chunk, Reason.MISSING)
+            elif grant.status is ReserveStatus.EXISTS:
+                operation.move(chunk, DONE)
+            elif grant.status is ReserveStatus.QUOTA:
+                operation.move(chunk, TODO)
+                starved = True
+            else:
+                operation.lose(chunk, _REASON_OF_RESERVE[grant.status])
+        if starved and self._drain is not None:
+            self._lose_ungranted(operation, self._drain[1])
+        elif starved and not operation.tally[GRANTED]:
+            self._starved[number] = now + QUOTA_RETRY_SECONDS
+        if operation.fired:
+            actions.extend(CopyChunk(number, chunk) for chunk in chunks if operation.states[chunk] is GRANTED)
+        self._advance(operation, now, actions)
+
+    def _ask_waiting(self, actions: list[Action]) -> None:
+        """A request has ended: those that waited longest may ask."""
+        while self._waiting and self._asks < self._max_asks:
+            number = next(iter(self._waiting))
+            del self._waiting[number]
+            self._ask(self._operations[number], actions)
+
     def _ask(self, operation: Operation, actions: list[Action]) -> None:
+        """Ask for all chunks that want a slot, as soon as there is room for one more request."""
+        if self._asks >= self._max_asks:
+            self._waiting[operation.number] = None
+            return
         chunks = tuple(operation.chunks_in(TODO)[:MAX_KEYS])
         transfer = operation.transfer
         keys = tuple(transfer.keys[chunk] for chunk in chunks)
         for chunk in chunks:
             operation.move(chunk, ASKED)
+        self._asks += 1
         operation.asks += 1
         operation.ever_asked = True
         if operation.kind is RETRIEVE:
@@ -484,8 +512,15 @@ class Ledger:
             return
         if operation.ending is not None or tally[DONE] + tally[LOST] == len(operation.states):
             self._settle(operation, now, actions)
-        elif tally[TODO] and not (tally[ASKED] or tally[GRANTED] or operation.number in self._starved):
+        elif tally[TODO] and not (tally[ASKED] or tally[GRANTED] or self._is_queued(operation.number)):
             self._ask(operation, actions)
+
+    def _is_queued(self, number: int) -> bool:
+        return number in self._waiting or number in self._starved
+
+    def _leave_queues(self, number: int) -> None:
+        self._waiting.pop(number, None)
+        self._starved.pop(number, None)
 
     def _feed_starved(self, now: float, actions: list[Action]) -> None:
         """Room was made, or time has passed: the store that waits longest asks again."""
@@ -500,7 +535,7 @@ class Ledger:
                 operation.lose(chunk, reason)
 
     def _lose_ungranted(self, operation: Operation, reason: Reason) -> None:
-        self._starved.pop(operation.number, None)
+        self._leave_queues(operation.number)
         for chunk in operation.chunks_in(TODO, ASKED):
             operation.lose(chunk, reason)
 
@@ -520,7 +555,7 @@ class Ledger:
         if operation.ending is not None:
             return
         operation.ending = (outcome, reason)
-        self._starved.pop(operation.number, None)
+        self._leave_queues(operation.number)
         for chunk in operation.chunks_in(*NOT_BEGUN):
             operation.lose(chunk, reason)
         self._settling.add(operation.number)
@@ -602,7 +637,10 @@ class Ledger:
         assert self._pending_bytes == sum(len(op.states) * op.transfer.chunk_bytes for op in operations)
         assert self._running_units == sum(op.tally[RUNNING] for op in operations)
         assert self._settling == {op.number for op in operations if op.ending is not None}
-        assert self._starved.keys() <= self._operations.keys()
+        assert self._starved.keys() | self._waiting.keys() <= self._operations.keys()
+        assert not self._starved.keys() & self._waiting.keys()
+        assert self._asks == sum(op.asks for op in operations) + len(self._abandoned)
+        assert self._asks >= self._max_asks or not self._waiting, "room to ask, and yet one waits"
         assert not self._abandoned.keys() & self._operations.keys()
         holders = Counter(id(op.event) for op in operations if op.event is not None)
         assert self._retained.holders() == holders

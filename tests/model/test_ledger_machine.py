@@ -65,7 +65,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.ledger = Ledger(max_pending_ops=6, max_pending_bytes=900, operation_deadline_seconds=30.0, verify=True)
+        self.ledger = Ledger(
+            max_pending_ops=6, max_pending_bytes=900, operation_deadline_seconds=30.0, max_asks=3, verify=True
+        )
         self.known: dict[int, Known] = {}
         self.settled: dict[int, OutcomeKind] = {}
         self.alive: dict[int, weakref.ref[Event]] = {}

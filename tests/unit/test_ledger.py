@@ -363,6 +363,22 @@ def test_a_store_that_waits_for_its_quota_can_be_given_up(ends_by):
     assert book.tick(31.0) == []
 
 
+def test_only_so_many_requests_are_under_way_and_the_rest_wait_in_turn():
+    book = ledger(max_asks=2)
+    asked = [submit(book, transfer(first_block=10 * i)) for i in range(5)]
+    assert [bool(actions) for _, actions in asked] == [True, True, False, False, False]
+    numbers = [number for number, _ in asked]
+    assert [type(a) for a in book.granted(numbers[1], (0, 1), [refusal(ReserveStatus.FULL)] * 2, 0.0)] == [
+        TellAbort,
+        AskReserve,
+    ]
+    book.preempt({"r"}, 0.0)  # all five are over; the requests of two are still under way
+    number, actions = submit(book, transfer(first_block=60))
+    assert actions == []
+    actions = book.failed(numbers[0], (0, 1), Reason.NO_REPLY, 1.0)
+    assert [(type(a), a.number) for a in actions] == [(AskReserve, number)]
+
+
 def test_past_the_bounds_work_is_refused_and_counted():
     book = ledger(max_pending_ops=2)
     submit(book, transfer())

@@ -25,7 +25,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 FORBIDDEN = [
     r"/work/|/opt/(wheels|pypi)",
     r"\b(pypi\.org|pythonhosted\.org|registry\.npmjs|proxy\.golang)",
-    r"\b(laws|design|measured|style|faults|vllm)\.md\b",
+    r"(?<!docs/)(?<!\]\()\b(laws|design|measured|style|faults|vllm)\.md\b",
     r"\b[Rr]oom [A-F]\b|\blaws? [A-F]\.?\d|\b[Dd]esign §",
     r"(?i)\b(claude|anthropic|chatgpt|copilot|subagent|co-authored-by)\b",
     r"# (TODO|FIXME|XXX)\b",

@@ -21,7 +21,6 @@ Unix time.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -56,6 +55,7 @@ from adapter.pending import (
 from adapter.reports import Reports
 from adapter.retained import RetainedEvents
 from adapter.totals import PendingCounts, Totals
+from adapter.window import MAX_ASKS, Window
 from gateway.wire.codes import (
     CommitStatus,
     OperationKind,
@@ -70,10 +70,6 @@ from gateway.wire.messages import MAX_KEYS, OperationInfo
 
 STORE, RETRIEVE = OperationKind.STORE, OperationKind.RETRIEVE
 
-#: How long a store waits before it asks again for slots that the party's quota did not allow.
-QUOTA_RETRY_SECONDS = 0.2
-#: RESERVE and READ requests under way at once. The rest wait here, where a heartbeat need not wait behind them.
-MAX_ASKS = 64
 #: Settled operations kept for the next heartbeat.
 MAX_SETTLED_KEPT = 256
 
@@ -112,7 +108,6 @@ class Ledger:
         self._max_pending_ops = max_pending_ops
         self._max_pending_bytes = max_pending_bytes
         self._operation_deadline_seconds = operation_deadline_seconds
-        self._max_asks = max_asks
         self._verify = verify
         self._next_number = 1
         self._operations: dict[int, Operation] = {}  #: unsettled, oldest first, so in order of their deadlines
@@ -122,9 +117,7 @@ class Ledger:
         self._settling: set[int] = set()  #: numbers whose operation was given up while a unit runs
         self._retained = RetainedEvents()
         self._abandoned: dict[int, OperationKind] = {}  #: settled with a RESERVE or READ still under way
-        self._asks = 0  #: RESERVE and READ requests under way, those of settled operations included
-        self._waiting: dict[int, None] = {}  #: operations that want to ask and may not yet, first come first
-        self._starved: dict[int, float] = {}  #: stores the quota stopped, first come first; when to ask again
+        self._window = Window(max_asks)
         self._drain: tuple[float, Reason] | None = None  #: deadline of a drain under way, and its reason
         self._reports = Reports()
         self._settled: deque[OperationInfo] = deque(maxlen=MAX_SETTLED_KEPT)
@@ -223,12 +216,12 @@ class Ledger:
         actions: list[Action] = []
         operation = self._operations.get(number)
         if operation is not None:
-            self._asks -= 1
+            self._window.end_ask()
             operation.asks -= 1
             self._lose(operation, chunks, ASKED, reason)
             self._advance(operation, now, actions)
         elif self._abandoned.pop(number, None) is not None:
-            self._asks -= 1
+            self._window.end_ask()
         self._ask_waiting(actions)
         return self._end_step(actions)
 
@@ -356,13 +349,13 @@ class Ledger:
             due.append(operation)
         for operation in due:
             self._give_up(operation, OutcomeKind.EXPIRED, Reason.NONE, now, actions)
-        if any(at <= now for at in self._starved.values()):
+        if self._window.next_retry() <= now:
             self._feed_starved(now, actions)
         return self._end_step(actions)
 
     def next_deadline(self) -> float:
         """When ``tick`` has something to do; infinity when nothing is due ever."""
-        times = [math.inf, *self._starved.values()]
+        times = [self._window.next_retry()]
         if len(self._settling) < len(self._operations):
             times.append(next(op.deadline for op in self._operations.values() if op.ending is None))
             if self._drain is not None:
@@ -441,12 +434,12 @@ class Ledger:
         """The operation whose RESERVE or READ was answered; for one settled meanwhile, the grant is given back."""
         operation = self._operations.get(number)
         if operation is not None:
-            self._asks -= 1
+            self._window.end_ask()
             operation.asks -= 1
             return operation
         kind = self._abandoned.pop(number, None)
         if kind is not None:
-            self._asks -= 1
+            self._window.end_ask()
             actions.append(TellAbort(number) if kind is STORE else TellEndRead(number))
         return None
 
@@ -473,29 +466,25 @@ class Ledger:
         if starved and self._drain is not None:
             self._lose_ungranted(operation, self._drain[1])
         elif starved and not operation.tally[GRANTED]:
-            self._starved[number] = now + QUOTA_RETRY_SECONDS
+            self._window.starve(number, now)
         if operation.fired:
             actions.extend(CopyChunk(number, chunk) for chunk in chunks if operation.states[chunk] is GRANTED)
         self._advance(operation, now, actions)
 
     def _ask_waiting(self, actions: list[Action]) -> None:
         """A request has ended: those that waited longest may ask."""
-        while self._waiting and self._asks < self._max_asks:
-            number = next(iter(self._waiting))
-            del self._waiting[number]
+        while (number := self._window.next_waiting()) is not None:
             self._ask(self._operations[number], actions)
 
     def _ask(self, operation: Operation, actions: list[Action]) -> None:
         """Ask for all chunks that want a slot, as soon as there is room for one more request."""
-        if self._asks >= self._max_asks:
-            self._waiting[operation.number] = None
+        if not self._window.begin_ask(operation.number):
             return
         chunks = tuple(operation.chunks_in(TODO)[:MAX_KEYS])
         transfer = operation.transfer
         keys = tuple(transfer.keys[chunk] for chunk in chunks)
         for chunk in chunks:
             operation.move(chunk, ASKED)
-        self._asks += 1
         operation.asks += 1
         operation.ever_asked = True
         if operation.kind is RETRIEVE:
@@ -512,21 +501,13 @@ class Ledger:
             return
         if operation.ending is not None or tally[DONE] + tally[LOST] == len(operation.states):
             self._settle(operation, now, actions)
-        elif tally[TODO] and not (tally[ASKED] or tally[GRANTED] or self._is_queued(operation.number)):
+        elif tally[TODO] and not (tally[ASKED] or tally[GRANTED] or self._window.has(operation.number)):
             self._ask(operation, actions)
-
-    def _is_queued(self, number: int) -> bool:
-        return number in self._waiting or number in self._starved
-
-    def _leave_queues(self, number: int) -> None:
-        self._waiting.pop(number, None)
-        self._starved.pop(number, None)
 
     def _feed_starved(self, now: float, actions: list[Action]) -> None:
         """Room was made, or time has passed: the store that waits longest asks again."""
-        number = next(iter(self._starved), None)
+        number = self._window.next_starved()
         if number is not None:
-            del self._starved[number]
             self._advance(self._operations[number], now, actions)
 
     def _lose(self, operation: Operation, chunks: Sequence[int], state: ChunkState, reason: Reason) -> None:
@@ -535,7 +516,7 @@ class Ledger:
                 operation.lose(chunk, reason)
 
     def _lose_ungranted(self, operation: Operation, reason: Reason) -> None:
-        self._leave_queues(operation.number)
+        self._window.leave(operation.number)
         for chunk in operation.chunks_in(TODO, ASKED):
             operation.lose(chunk, reason)
 
@@ -555,7 +536,7 @@ class Ledger:
         if operation.ending is not None:
             return
         operation.ending = (outcome, reason)
-        self._leave_queues(operation.number)
+        self._window.leave(operation.number)
         for chunk in operation.chunks_in(*NOT_BEGUN):
             operation.lose(chunk, reason)
         self._settling.add(operation.number)
@@ -637,10 +618,8 @@ class Ledger:
         assert self._pending_bytes == sum(len(op.states) * op.transfer.chunk_bytes for op in operations)
         assert self._running_units == sum(op.tally[RUNNING] for op in operations)
         assert self._settling == {op.number for op in operations if op.ending is not None}
-        assert self._starved.keys() | self._waiting.keys() <= self._operations.keys()
-        assert not self._starved.keys() & self._waiting.keys()
-        assert self._asks == sum(op.asks for op in operations) + len(self._abandoned)
-        assert self._asks >= self._max_asks or not self._waiting, "room to ask, and yet one waits"
+        self._window.check(frozenset(self._operations))
+        assert self._window.under_way == sum(op.asks for op in operations) + len(self._abandoned)
         assert not self._abandoned.keys() & self._operations.keys()
         holders = Counter(id(op.event) for op in operations if op.event is not None)
         assert self._retained.holders() == holders

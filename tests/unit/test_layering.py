@@ -38,7 +38,9 @@ class Room:
 
 
 #: The ledger and its parts: pure, and knowing nothing of the rest of the adapter.
-LEDGER = _words("adapter.ledger adapter.actions adapter.pending adapter.reports adapter.retained adapter.totals")
+LEDGER = _words(
+    "adapter.ledger adapter.actions adapter.pending adapter.reports adapter.retained adapter.totals adapter.window"
+)
 
 #: The longest prefix that fits a module decides. A module without a room is an error.
 ROOMS: dict[str, Room] = {
@@ -63,10 +65,12 @@ ROOMS: dict[str, Room] = {
             "gateway.wire gateway.access gateway.lock gateway.pool gateway.client gateway.config gateway.run_dir "
             "gateway.metrics.process"
         ),
+        _words("msgspec"),
     ),
     "gateway.cli": Room(
         _words(
-            "gateway.wire gateway.client gateway.config gateway.daemon gateway.admin.views gateway.doctor gateway.purge"
+            "gateway.wire gateway.client gateway.config gateway.run_dir gateway.daemon gateway.admin.views "
+            "gateway.doctor gateway.purge"
         ),
         _words("click rich httpx msgspec pydantic"),
     ),

@@ -40,6 +40,7 @@ from gateway.lock import LockHeldError, LockObserver
 from gateway.log import configure
 from gateway.loop import Loop
 from gateway.pool.file import PoolFile
+from gateway.pool.memory import PoolSpaceError
 from gateway.pool_writer import PoolWriter
 from gateway.run_dir import RunDirectory, StartError
 from gateway.service import Service
@@ -158,7 +159,7 @@ def _open_pool(settings: GatewayConfig, directory: RunDirectory, wakeup: Wakeup)
             raise StartError(
                 f"cannot open the pool {directory.pool}: {error.strerror}; {explain(directory.pool)}"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, PoolSpaceError) as error:
             raise StartError(f"cannot open the pool {directory.pool}: {error}") from None
         if time.monotonic() >= deadline:
             waited = f"waited {settings.start_lock_wait_seconds:g} s"
@@ -260,6 +261,8 @@ class Daemon:
         finally:
             cancelled.set()
             reserving.join()
+        if self._failure and self._progress.is_reserving and self._pool.is_new:
+            self._pool.remove()  # nothing is in it, and there is no room for it
         self._log_end()
         return 1 if self._failure else 0
 

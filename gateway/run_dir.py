@@ -75,9 +75,13 @@ class RunDirectory:
         return f"another daemon holds {self.pool} ({inode}, {_facts_of(self.facts)})"
 
     def write_facts(self, boot: bytes) -> None:
-        """Say who runs here, for whoever is refused."""
+        """Say who runs here, for whoever is refused.
+
+        Raises:
+            StartError: the file cannot be written.
+        """
         facts = {"pid": os.getpid(), "boot_id": boot.hex(), "started_at": time.time()}
-        self.facts.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        _write(self.facts, json.dumps(facts) + "\n")
 
     def remove(self) -> None:
         """After a stop: take the directories away, with all that is in them, if they were this daemon's own."""
@@ -112,6 +116,13 @@ def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: boo
     mode, file_mode = (0o700, 0o600) if gid == -1 else (0o2770, 0o660)
     notes = (*_take(path, mode, gid, {FACTS, POOL}), *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS}))
     return RunDirectory(path, admin_path, is_temporary, file_mode, gid, notes)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"cannot write {path}: {error.strerror}; {explain(path)}") from None
 
 
 def _facts_of(path: Path) -> str:

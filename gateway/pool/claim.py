@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Self
 
 from gateway.lock import DeathLock, Inode, LockObserver, daemon_offset
-from gateway.pool.format import HeaderPage, Layout, encode_page, page_offset
+from gateway.pool.format import HEADER_PAGES_BYTES, HeaderPage, Layout, encode_page, page_offset
+from gateway.pool.memory import reserve_start
 
 _ATTEMPTS = 100  # a lost one means that another daemon made or replaced the file just now
 _PUNCH_BYTES = 16 << 20  # freed in one system call, some milliseconds in which no other thread of this process runs
@@ -56,6 +57,7 @@ class PoolClaim:
 
         Raises:
             LockHeldError: another daemon has claimed it.
+            PoolSpaceError: there is no memory for a new file's first pages.
             OSError: the file cannot be opened or made.
         """
         claim = cls(path, layout, file_mode, group)
@@ -158,6 +160,7 @@ class PoolClaim:
         try:
             page = HeaderPage(pool_id=secrets.token_bytes(16), layout=self._layout)
             os.ftruncate(fd, self._layout.file_bytes)
+            reserve_start(fd, HEADER_PAGES_BYTES)
             os.pwrite(fd, encode_page(page), page_offset(page))
             self.set_permissions(fd)
             # By its descriptor: a daemon that claims the name at this moment may sweep a file that is not locked yet.

@@ -89,6 +89,7 @@ class PoolFile:
         Raises:
             LockHeldError: another daemon has claimed it. Nothing changed.
             ValueError: the sizes do not fit each other. Nothing changed.
+            PoolSpaceError: there is no memory for the headers. A file that was made just now is gone again.
             OSError: the file cannot be made, opened or mapped.
         """
         if slab_bytes < 1:
@@ -130,6 +131,11 @@ class PoolFile:
     def boot_epoch(self) -> int:
         """Which daemon of this file this is, from 1: raised by ``open`` before anything is granted."""
         return self._page.boot_epoch
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no daemon before this one has served from the file."""
+        return self.boot_epoch == 1
 
     @property
     def clear_epoch(self) -> int:
@@ -298,10 +304,22 @@ def _open_or_replace(path: Path, claim: PoolClaim, layout: Layout, notes: list[s
         fd, page = _open(path, layout)
     try:
         claim.set_permissions(fd)
+        _reserve_headers(claim, fd, layout)
     except BaseException:
         os.close(fd)
+        if not page.boot_epoch:
+            claim.remove()  # it was made just now, and holds nothing
         raise
     return fd, page
+
+
+def _reserve_headers(claim: PoolClaim, fd: int, layout: Layout) -> None:
+    """Before they are mapped. Where there is no room, files set aside that no engine uses give some of theirs."""
+    try:
+        memory.reserve_start(fd, layout.data_offset)
+    except memory.PoolSpaceError:
+        claim.discard_set_aside(layout.data_offset)
+        memory.reserve_start(fd, layout.data_offset)
 
 
 def _open(path: Path, layout: Layout) -> tuple[int, HeaderPage]:

@@ -6,6 +6,7 @@ know: what the file holds. Runs on a worker thread at start: a large pool takes 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -80,6 +81,27 @@ def reserve(
     progress(1.0)
 
 
+def reserve_start(fd: int, nbytes: int) -> None:
+    """Give the first ``nbytes`` of the file their memory, before they are mapped.
+
+    Touching a mapped page for which the file system has no memory ends the process (SIGBUS), and so does reading one
+    that was never written. A file that has all its memory is left alone.
+
+    Raises:
+        PoolSpaceError: the file system has not that much left; the message has the sizes.
+    """
+    if allocated_bytes(fd) >= os.fstat(fd).st_size:
+        return
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise PoolSpaceError(
+            f"the headers of the pool need {nbytes} bytes, the file system has {_free_bytes(fd)} free"
+        ) from None
+
+
 def memory_rooms(root: Path = Path("/")) -> list[MemoryRoom]:
     """The room in each control group with a memory limit that this process is in, the nearest first.
 
@@ -90,9 +112,8 @@ def memory_rooms(root: Path = Path("/")) -> list[MemoryRoom]:
 
 
 def _check_room(fd: int, size: int, missing: int, root: Path) -> None:
-    file_system = os.fstatvfs(fd)
-    free = file_system.f_bavail * file_system.f_frsize
-    if file_system.f_blocks and missing > free:  # a tmpfs without a limit has 0 blocks
+    free = _free_bytes(fd)
+    if os.fstatvfs(fd).f_blocks and missing > free:  # a tmpfs without a limit has 0 blocks
         raise PoolSpaceError(f"the pool needs {missing} of {size} bytes more, the file system has {free} free")
     for room in memory_rooms(root):
         if missing > room.free_bytes:
@@ -100,6 +121,11 @@ def _check_room(fd: int, size: int, missing: int, root: Path) -> None:
                 f"the pool needs {missing} of {size} bytes more, the memory limit of control group {room.group}"
                 f" ({room.limit_bytes} bytes, {room.used_bytes} used) leaves {room.free_bytes}"
             )
+
+
+def _free_bytes(fd: int) -> int:
+    file_system = os.fstatvfs(fd)
+    return file_system.f_bavail * file_system.f_frsize
 
 
 def _group_directories(root: Path) -> Iterator[Path]:

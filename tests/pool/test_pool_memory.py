@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pool.memory import MemoryRoom, PoolSpaceError, allocated_bytes, memory_rooms, reserve
+from gateway.pool.memory import MemoryRoom, PoolSpaceError, allocated_bytes, memory_rooms, reserve, reserve_start
 
 MIB = 1 << 20
 
@@ -135,3 +135,10 @@ def test_holes_before_what_is_there_are_filled_too(fd: int, tmp_path: Path) -> N
     reserve(fd, 8 * MIB, lambda _: None, lambda: False, root=tmp_path, piece_bytes=MIB)
     assert allocated_bytes(fd) >= 8 * MIB
     assert os.pread(fd, 3 * MIB, 5 * MIB) == b"x" * (3 * MIB)
+
+
+def test_the_start_of_a_file_gets_its_memory_alone(fd: int) -> None:
+    reserve_start(fd, MIB)
+
+    assert MIB <= allocated_bytes(fd) < 2 * MIB
+    assert os.fstat(fd).st_size == 8 * MIB

@@ -49,6 +49,7 @@ class Daemon:
         own_run_dir: False: no ``--run-dir``; the daemon makes a temporary one.
         base: a directory for ``run`` and the logs that the caller removes; None: one of its own.
         umask: the daemon's; -1: the caller's.
+        prefix: words before the command, to run it elsewhere.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Daemon:
         own_run_dir: bool = True,
         base: Path | None = None,
         umask: int = -1,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self._owns_base = base is None
         self.base = base or Path(tempfile.mkdtemp(prefix="kvgate-test-", dir="/dev/shm"))
         self.run_dir = self.base / "run"
         self._umask = umask
+        self._prefix = prefix
         self._settings = {**SETTINGS, **(settings or {})}
         self._arguments = (*(("--run-dir", str(self.run_dir)) if own_run_dir else ()), *arguments)
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,7 +82,7 @@ class Daemon:
         environ.update({name: value for name, value in self._settings.items() if value})
         with self._out.open("wb") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
-                [*COMMAND, "serve", *self._arguments],
+                [*self._prefix, *COMMAND, "serve", *self._arguments],
                 cwd=REPOSITORY,
                 env=environ,
                 stdin=subprocess.DEVNULL,

@@ -73,6 +73,13 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Call ``begin``: what an operation needs first is found out off the engine's thread."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskReserve:
     """Send RESERVE for these chunks; answer with ``granted`` or ``failed``."""
 
@@ -140,4 +147,4 @@ class DropEvent:
     event: IpcEvent
 
 
-Action = AskReserve | AskRead | AskCommit | TellAbort | TellEndRead | WatchEvent | CopyChunk | DropEvent
+Action = Begin | AskReserve | AskRead | AskCommit | TellAbort | TellEndRead | WatchEvent | CopyChunk | DropEvent

@@ -29,6 +29,7 @@ from adapter.actions import (
     AskCommit,
     AskRead,
     AskReserve,
+    Begin,
     CopyChunk,
     DropEvent,
     Grant,
@@ -127,7 +128,10 @@ class Ledger:
     def submit(
         self, transfer: Transfer, event: IpcEvent | None, *, refuse: Reason, now: float, wall: float
     ) -> tuple[int, list[Action]]:
-        """Begin an operation and retain its event. ``refuse`` other than NONE: it settles at once, for that reason."""
+        """Take an operation in and retain its event; ``begin`` sends it on its way.
+
+        ``refuse`` other than NONE: it settles at once, for that reason. So does one with nothing to copy.
+        """
         number = self._next_number
         self._next_number += 1
         operation = Operation(number, transfer, event, now, wall, now + self._operation_deadline_seconds)
@@ -140,10 +144,21 @@ class Ledger:
         if refuse is not Reason.NONE:
             self._give_up(operation, OutcomeKind.REFUSED, refuse, now, actions)
             return number, self._end_step(actions)
-        if event is not None and operation.tally[TODO]:
-            actions.append(WatchEvent(number, event))
-        self._advance(operation, now, actions)
+        if operation.tally[TODO]:
+            actions.append(Begin(number))
+        else:
+            self._advance(operation, now, actions)
         return number, self._end_step(actions)
+
+    def begin(self, number: int, now: float) -> list[Action]:
+        """Send a submitted operation on its way: its event is watched, its first slots are asked for."""
+        actions: list[Action] = []
+        operation = self._operations.get(number)
+        if operation is not None:
+            if operation.event is not None and self.is_waiting_for_event(number):
+                actions.append(WatchEvent(number, operation.event))
+            self._advance(operation, now, actions)
+        return self._end_step(actions)
 
     def revoke(self, block_ids: Iterable[int], now: float) -> list[Action]:
         """The engine is about to reuse these blocks: stores give up what of them is not copied yet."""

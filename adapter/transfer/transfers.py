@@ -25,6 +25,7 @@ from adapter.actions import (
     AskCommit,
     AskRead,
     AskReserve,
+    Begin,
     CopyChunk,
     DropEvent,
     Grant,
@@ -140,6 +141,8 @@ class Transfers:
     def _perform_one(self, action: Action) -> None:
         party = self._link.party
         match action:
+            case Begin(number):
+                self._step(lambda now: self.ledger.begin(number, now))
             case AskReserve(number, chunks, keys, depth, parent, deadline):
                 until = min(deadline, time.monotonic() + REPLY_SECONDS)
                 request = Reserve(

@@ -15,6 +15,7 @@ from adapter.actions import (
     AskCommit,
     AskRead,
     AskReserve,
+    Begin,
     CopyChunk,
     DropEvent,
     Grant,
@@ -71,6 +72,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.known: dict[int, Known] = {}
         self.settled: dict[int, OutcomeKind] = {}
         self.alive: dict[int, weakref.ref[Event]] = {}
+        self.submitted: list[int] = []
         self.asks: list[AskReserve | AskRead] = []
         self.commits: list[AskCommit] = []
         self.queued: list[tuple[int, int]] = []
@@ -86,7 +88,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def take(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, AskReserve | AskRead):
+            if isinstance(action, Begin):
+                self.submitted.append(action.number)
+            elif isinstance(action, AskReserve | AskRead):
                 self.asks.append(action)
             elif isinstance(action, AskCommit):
                 known = self.known[action.number]
@@ -225,6 +229,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.take_finished(self.held)  # leaves out what was reported, so that it may be held anew
         for request in receiving:
             assert not self.open(RETRIEVE, request)
+
+    @precondition(lambda self: self.submitted)
+    @rule()
+    def set_out(self) -> None:
+        self.take(self.ledger.begin(self.submitted.pop(0), self.now))
 
     # -- the gateway
 

@@ -11,6 +11,7 @@ from adapter.actions import (
     AskCommit,
     AskRead,
     AskReserve,
+    Begin,
     CopyChunk,
     DropEvent,
     Grant,
@@ -59,7 +60,9 @@ def transfer(
 
 
 def submit(book: Ledger, what: Transfer, event: Event | None = None, now: float = 0.0) -> tuple[int, list[Action]]:
-    return book.submit(what, event, refuse=Reason.NONE, now=now, wall=1000.0 + now)
+    """Submit, and begin as the link does."""
+    number, actions = book.submit(what, event, refuse=Reason.NONE, now=now, wall=1000.0 + now)
+    return number, book.begin(number, now) if actions == [Begin(number)] else actions
 
 
 def slot(i: int) -> Grant:
@@ -126,6 +129,16 @@ def test_nothing_is_copied_before_the_event_has_fired():
     assert book.event_fired(number, 0.0) == [CopyChunk(number, 0), CopyChunk(number, 1)]
     assert book.event_fired(number, 0.0) == []
     assert not book.is_waiting_for_event(number)
+
+
+def test_an_operation_given_up_before_it_began_asks_for_nothing():
+    book, event = ledger(), Event()
+    number, actions = book.submit(transfer(), event, refuse=Reason.NONE, now=0.0, wall=0.0)
+    assert actions == [Begin(number)]
+    assert book.pending_counts().events == 1
+    assert book.revoke([0], 0.0) == [DropEvent(event)]
+    assert book.begin(number, 0.0) == []
+    assert ended(book) == [(number, OutcomeKind.REVOKED, Reason.NONE)]
 
 
 def test_an_event_lives_from_submit_until_its_last_operation_is_settled():

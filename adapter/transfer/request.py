@@ -12,6 +12,11 @@ from adapter.operation import LoadStoreOp
 from gateway.wire.codes import OperationKind
 from gateway.wire.keys import KEY_BYTES
 
+#: Of a KV cache that is not there yet: what the copies' integers can hold.
+MAX_BLOCKS = 1 << 63
+#: Characters of a caller's value in an error.
+MAX_SHOWN = 200
+
 
 def transfer_of(
     kind: OperationKind,
@@ -39,7 +44,7 @@ def transfer_of(
         raise ValueError(f"request_id is {request_id!r}, expected a string")  # noqa: TRY004 - one error for all of it
     chunk, block = identity.chunk_tokens, identity.block_tokens
     keys = tuple(op.keys)
-    if not set(map(type, keys)) <= {bytes} or not set(map(len, keys)) <= {KEY_BYTES}:
+    if not all([type(key) is bytes and len(key) == KEY_BYTES for key in keys]):  # noqa: C419 - a list is faster
         raise ValueError(f"keys must be bytes of {KEY_BYTES} each")
     end = op.start + len(keys) * chunk if op.end is None else op.end
     if op.start % chunk or op.start < 0 or end - op.start != len(keys) * chunk:
@@ -71,12 +76,16 @@ def transfer_of(
 
 
 def _block_ids(op: LoadStoreOp, num_blocks: int | None) -> "array[int]":
+    limit = MAX_BLOCKS if num_blocks is None else num_blocks
     try:
-        block_ids = array("q", op.block_ids)
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"block_ids must be integers: {error}") from None
-    if block_ids and (min(block_ids) < 0 or (num_blocks is not None and max(block_ids) >= num_blocks)):
-        raise ValueError(
-            f"block_ids go from {min(block_ids)} to {max(block_ids)}, expected 0 to {(num_blocks or 0) - 1}"
-        )
-    return block_ids
+        unsigned = array("Q", op.block_ids)  # refuses what is negative
+    except (TypeError, OverflowError):
+        unsigned = None
+    if unsigned is None or (unsigned and max(unsigned) >= limit):
+        raise ValueError(f"block_ids are {_shortened(op.block_ids)}, expected 0 to {limit - 1}, as integers")
+    return array("q", unsigned.tobytes())
+
+
+def _shortened(values: object) -> str:
+    text = repr(values)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

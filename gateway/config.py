@@ -130,10 +130,15 @@ def load(
     return config
 
 
+def as_mapping(config: GatewayConfig) -> dict[str, object]:
+    """Every setting by its name. None of them is a secret: the token's file is named, not read."""
+    values = msgspec.structs.asdict(config)
+    return {name: values[name] for name in SETTINGS}
+
+
 def to_environ(config: GatewayConfig) -> dict[str, str]:
     """The settings as KVGATE_ variables, from which ``load`` makes the same settings in another process."""
-    values = msgspec.structs.asdict(config)
-    return {PREFIX + name.upper(): str(values[name]) for name in SETTINGS if values[name] != ""}
+    return {PREFIX + name.upper(): str(value) for name, value in as_mapping(config).items() if value != ""}
 
 
 def parse_size(name: str, value: object) -> int:

@@ -29,7 +29,7 @@ from gateway.access import explain
 from gateway.audit import AuditLog
 from gateway.child import AdminChild
 from gateway.chores import Chores
-from gateway.config import GatewayConfig, to_environ
+from gateway.config import GatewayConfig, as_mapping, to_environ
 from gateway.core.core import Core
 from gateway.core.types import CoreConfig
 from gateway.endpoint import Endpoint
@@ -108,6 +108,7 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
         _log.info("pool_note", extra={"facts": {"note": note}})
     pool.discard_set_aside()  # its memory may be needed for the new pool
     directory.write_facts(daemon.boot)
+    directory.write_settings(as_mapping(settings))
     context = stack.enter_context(zmq.Context(io_threads=1))
     mode, gid = directory.file_mode, directory.gid
     for path, is_admin in ((directory.socket, False), (directory.admin_socket, True)):

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ POOL = "pool"
 FACTS = "gateway.pid"
 ADMIN_SOCKET = "admin.sock"
 ADMIN_FACTS = "admin.json"
+ADMIN_SETTINGS = "settings.json"
 
 _TEMPORARY_PARENT = Path("/dev/shm")  # noqa: S108 - the memory file system, which a pool must lie on
 
@@ -83,9 +85,14 @@ class RunDirectory:
         facts = {"pid": os.getpid(), "boot_id": boot.hex(), "started_at": time.time()}
         _write(self.facts, json.dumps(facts) + "\n")
 
+    def write_settings(self, settings: Mapping[str, object]) -> None:
+        """Say which settings are in force, for an operator's bundle: they hold paths, and no token."""
+        _write(self.admin_path / ADMIN_SETTINGS, json.dumps(settings, indent=2) + "\n")
+
     def remove(self) -> None:
         """After a stop: take the directories away, with all that is in them, if they were this daemon's own."""
         self.admin_facts.unlink(missing_ok=True)
+        (self.admin_path / ADMIN_SETTINGS).unlink(missing_ok=True)
         if self.is_temporary:
             for directory in (self.path, self.admin_path):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -114,7 +121,10 @@ def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: boo
         if size > MAX_SOCKET_PATH_BYTES:
             raise StartError(f"socket path {socket} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed")
     mode, file_mode = (0o700, 0o600) if gid == -1 else (0o2770, 0o660)
-    notes = (*_take(path, mode, gid, {FACTS, POOL}), *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS}))
+    notes = (
+        *_take(path, mode, gid, {FACTS, POOL}),
+        *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS, ADMIN_SETTINGS}),
+    )
     return RunDirectory(path, admin_path, is_temporary, file_mode, gid, notes)
 
 

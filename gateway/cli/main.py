@@ -22,7 +22,10 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Every command, in the order of the help page."""
-        return ["serve", "status", "engines", "drain", "resume", "transfers", "clear", "admin", "version"]
+        return [
+            *("serve", "status", "engines", "drain", "resume", "transfers", "clear"),
+            *("doctor", "bundle", "purge", "admin", "version"),
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -30,13 +33,32 @@ class _Commands(click.Group):
             return None
         if cmd_name in ("admin", "version"):
             return {"admin": admin, "version": version}[cmd_name]
-        if cmd_name == "serve":
-            from gateway.cli.serve import serve  # noqa: PLC0415 - see the module's docstring
+        return _imported(cmd_name)
+
+
+def _imported(name: str) -> click.Command:
+    """A command from its module. See the module's docstring for why the imports stand here."""
+    match name:
+        case "serve":
+            from gateway.cli.serve import serve  # noqa: PLC0415
 
             return serve
-        from gateway.cli.operate import COMMANDS  # noqa: PLC0415 - see the module's docstring
+        case "doctor":
+            from gateway.cli.doctor import doctor  # noqa: PLC0415
 
-        return COMMANDS[cmd_name]
+            return doctor
+        case "bundle":
+            from gateway.cli.bundle import bundle  # noqa: PLC0415
+
+            return bundle
+        case "purge":
+            from gateway.cli.purge import purge  # noqa: PLC0415
+
+            return purge
+        case _:
+            from gateway.cli.operate import COMMANDS  # noqa: PLC0415
+
+            return COMMANDS[name]
 
 
 @click.command(cls=_Commands, context_settings=_HELP)

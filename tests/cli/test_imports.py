@@ -16,6 +16,8 @@ HEAVY = {"fastapi", "starlette", "uvicorn", "pydantic", "httpx", "rich", "torch"
         ("gateway.cli.main", HEAVY | {"zmq", "msgspec"}),
         ("gateway.cli.serve", HEAVY),
         ("gateway.cli.operate", HEAVY - {"pydantic"}),
+        ("gateway.cli.doctor", HEAVY),
+        ("adapter.doctor", HEAVY | {"click"}),
         ("gateway.admin.__main__", {"rich", "torch"}),
     ],
 )

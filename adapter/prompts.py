@@ -5,6 +5,10 @@ serializes calls.
 
 What was hashed is kept as tokens, not trusted by its request id: the same id with other tokens, another salt or
 another extra key is hashed anew. The kept tokens are bounded in bytes; the request used longest ago goes first.
+
+Most of a long prompt's second turn would be the conversion of its first into bytes. An engine extends one list, so the
+integers in it are the same objects as before: a list is compared with the one kept, which looks at objects first and
+takes a third of the time, and only what is new is converted.
 """
 
 from collections.abc import Sequence
@@ -12,17 +16,25 @@ from dataclasses import dataclass
 
 from gateway.wire.keys import chunk_chain, root_key, token_bytes
 
-MAX_KEPT_BYTES = 64 << 20
+MAX_KEPT_BYTES = 128 << 20
+POINTER_BYTES = 8
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """``keys[i]`` belongs to the chunk i of ``tokens``; both hold whole chunks only."""
+    """``keys[i]`` belongs to the chunk i of ``tokens``; both hold whole chunks only.
+
+    Attributes:
+        token_ids: what ``tokens`` was made from, where that was a list; else empty.
+        kept_bytes: what of it counts against the bound; the integers in the list are the engine's.
+    """
 
     root: bytes
+    token_ids: list[int]
     tokens: bytes
     extra_keys: tuple[bytes | None, ...]
     keys: list[bytes]
+    kept_bytes: int = 0
 
 
 class Prompts:
@@ -43,29 +55,27 @@ class Prompts:
             ValueError: a token id is out of range, or ``extra_keys`` has not one entry a full chunk.
         """
         width = 4 * self._chunk_tokens
-        encoded = token_bytes(token_ids)
-        num_chunks = len(encoded) // width
+        num_chunks = len(token_ids) // self._chunk_tokens
         extra = (None,) * num_chunks if extra_keys is None else tuple(extra_keys)
         if len(extra) != num_chunks:
             raise ValueError(f"extra_keys has {len(extra)} entries, expected one for each of {num_chunks} full chunks")
-        tokens = encoded[: num_chunks * width]
+        prompt = self._prompts.get(request_id)
+        ids, tokens = _encoded(prompt, token_ids, num_chunks * self._chunk_tokens)
         root = root_key(cache_salt, self._nonce)
-        prompt = self._prompts.pop(request_id, None)
-        if prompt is not None:
-            self._kept_bytes -= len(prompt.tokens)
+        self.forget(request_id)
         known = self._known_chunks(prompt, root, tokens, extra)
         keys = prompt.keys[:known] if prompt is not None else []
         parent = keys[-1] if keys else root
         new_extra = None if extra_keys is None else extra[known:]
         keys += chunk_chain(parent, tokens[known * width :], self._chunk_tokens, new_extra)
-        self._keep(request_id, _Prompt(root, tokens, extra, keys))
+        self._keep(request_id, _Prompt(root, ids, tokens, extra, keys))
         return list(keys)
 
     def forget(self, request_id: str) -> None:
         """The request is over."""
         prompt = self._prompts.pop(request_id, None)
         if prompt is not None:
-            self._kept_bytes -= len(prompt.tokens)
+            self._kept_bytes -= prompt.kept_bytes
 
     def reset(self, nonce: bytes) -> None:
         """From now on no key equals one from before: ``nonce`` is mixed into every root."""
@@ -84,7 +94,25 @@ class Prompts:
 
     def _keep(self, request_id: str, prompt: _Prompt) -> None:
         self._prompts[request_id] = prompt
-        self._kept_bytes += len(prompt.tokens)
+        prompt.kept_bytes = len(prompt.tokens) + POINTER_BYTES * len(prompt.token_ids)
+        self._kept_bytes += prompt.kept_bytes
         while self._kept_bytes > MAX_KEPT_BYTES and len(self._prompts) > 1:
             oldest = next(iter(self._prompts))
             self.forget(oldest)
+
+
+def _encoded(prompt: _Prompt | None, token_ids: Sequence[int], num_tokens: int) -> tuple[list[int], bytes]:
+    """The leading ``num_tokens`` ids, to be kept where they are a list, and their bytes. All ids are checked.
+
+    Raises:
+        ValueError: a token id is out of range.
+    """
+    if not isinstance(token_ids, list):
+        return [], token_bytes(token_ids)[: 4 * num_tokens]
+    known = 0 if prompt is None else len(prompt.token_ids)
+    if prompt is None or not known or token_ids[:known] != prompt.token_ids:
+        return token_ids[:num_tokens], token_bytes(token_ids)[: 4 * num_tokens]
+    new = token_bytes(token_ids[known:])
+    ids = prompt.token_ids
+    ids += token_ids[known:num_tokens]
+    return ids, prompt.tokens + new[: 4 * (num_tokens - known)]

@@ -21,6 +21,28 @@ def test_keys_grow_with_the_prompt_and_are_those_of_hashing_all_of_it() -> None:
         assert known.keys("r", tokens[:length], "", None) == reference(tokens[:length])
 
 
+def test_the_callers_list_may_grow_and_change_in_place() -> None:
+    known = Prompts(CHUNK)
+    tokens = list(range(1000, 1040))
+    for _ in range(3):
+        assert known.keys("r", tokens, "", None) == reference(tokens)
+        tokens.extend(range(5000, 5037))
+    tokens[3] = 7
+    assert known.keys("r", tokens, "", None) == reference(tokens)
+    assert known.keys("r", tuple(tokens), "", None) == reference(tokens)
+    again = [int(str(token)) for token in tokens]  # equal, and other objects
+    assert known.keys("r", again, "", None) == reference(tokens)
+
+
+def test_a_bad_token_at_the_end_changes_nothing() -> None:
+    known = Prompts(CHUNK)
+    tokens = list(range(40))
+    known.keys("r", tokens, "", None)
+    with pytest.raises(ValueError, match="token ids"):
+        known.keys("r", [*tokens, -1], "", None)
+    assert known.keys("r", tokens + tokens, "", None) == reference(tokens + tokens)
+
+
 def test_one_request_id_with_other_tokens_is_hashed_anew() -> None:
     known = Prompts(CHUNK)
     known.keys("r", list(range(64)), "", None)
@@ -71,12 +93,12 @@ def test_reset_changes_every_key() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "MAX_KEPT_BYTES", 1024)
+    monkeypatch.setattr(prompts, "MAX_KEPT_BYTES", 3072)
     known = Prompts(CHUNK)
     for i in range(50):
         known.keys(f"r{i}", list(range(64)), "", None)
     assert len(known._prompts) == 4
-    assert known._kept_bytes == 1024
+    assert known._kept_bytes == 3072
     for i in range(50):
         known.forget(f"r{i}")
     assert known._kept_bytes == 0

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.types import FreeHeader, Refusal
 from gateway.wire.codes import CommitStatus, ErrorCode, Lifecycle, ReserveStatus, Role
 from tests.unit.core.tables import CHUNK_BYTES, Tables, key
 
 NUM_SLABS, SLAB_CHUNKS = 2, 4
-LEASE, MAX_LEASE, RESERVATION = 10.0, 25.0, 15.0
+LEASE, MAX_LEASE, RESERVATION = 10.0, 25.0, 10.5
 NARROW, WIDE = b"1" * 16, b"2" * 16
 WIDTH = {NARROW: 1, WIDE: 2}  # in places of the pool
 WORKERS = {"narrow": NARROW, "twin": NARROW, "wide": WIDE}
@@ -28,11 +28,12 @@ ENGINE_OF = {"narrow": "a", "front": "a", "twin": "b", "wide": "c", "back": "c"}
 DRAINED_STATES = (Lifecycle.DRAINING, Lifecycle.DRAINED)
 
 numbers = st.integers(0, 2)
-chains = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
+chains = st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True)
 workers = st.sampled_from(sorted(WORKERS))
 schedulers = st.sampled_from(sorted(SCHEDULERS))
 everyone = st.sampled_from(sorted(ENGINE_OF))
 engines = st.sampled_from(sorted(set(ENGINE_OF.values())))
+near = st.integers(-2, 2)  # sessions are named by how far they are ahead of the last that ended
 STORING = 3  # the operation of the rule that stores in one go
 
 
@@ -102,9 +103,14 @@ class CoreMachine(RuleBasedStateMachine):
         self.ids = {name: self.spec(name).party for name in ENGINE_OF}
 
     @initialize()
-    def everyone_registers(self) -> None:
+    def begin_with_work_under_way(self) -> None:
         for name in ENGINE_OF:
             self.register(name)
+        self.store("narrow", [0, 1, 2])
+        self.store("wide", [0])
+        self.lookup("front", 0, [0, 1, 2])
+        self.read("twin", 0, [0, 1])
+        self.reserve("twin", 1, [3])
 
     # -- the reference's own steps
 
@@ -238,6 +244,9 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(name=everyone, next_number=st.integers(0, 4), listed=st.sets(numbers, max_size=2))
     def heartbeat(self, name: str, next_number: int, listed: set[int]) -> None:
         ref, now = self.ref, self.tables.now
+        if name in SCHEDULERS:
+            next_number = self.session_of(name, next_number - 3)
+            listed = {self.session_of(name, number - 2) for number in listed}
         if name in WORKERS:
             view = self.tables.heartbeat(self.ids[name], next_operation=next_number, operations=sorted(listed))
         else:
@@ -286,9 +295,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     # -- scheduler half
 
-    @rule(name=schedulers, session=numbers, wanted=chains)
-    def lookup(self, name: str, session: int, wanted: list[int]) -> None:
+    def session_of(self, name: str, ahead: int) -> int:
+        return max(0, self.ref.ended.get(name, -1) + 1 + ahead)
+
+    @rule(name=schedulers, ahead=near, wanted=chains)
+    def lookup(self, name: str, ahead: int, wanted: list[int]) -> None:
         ref, now, namespace = self.ref, self.tables.now, SCHEDULERS[name]
+        session = self.session_of(name, ahead)
         step = lambda: self.tables.lookup(self.ids[name], session, map(key, wanted), namespace)  # noqa: E731
         if name not in ref.registered:
             self.refused(ErrorCode.UNKNOWN_PARTY, step)
@@ -307,8 +320,9 @@ class CoreMachine(RuleBasedStateMachine):
         ref.sessions[name, session] = Leased(list(hits), now + LEASE, now + MAX_LEASE)
         self.unpin()
 
-    @rule(name=schedulers, session=numbers, start=st.integers(0, 3), length=st.integers(0, 4))
-    def release(self, name: str, session: int, start: int, length: int) -> None:
+    @rule(name=schedulers, ahead=near, start=st.integers(0, 3), length=st.integers(0, 4))
+    def release(self, name: str, ahead: int, start: int, length: int) -> None:
+        session = self.session_of(name, ahead)
         self.tables.core.release(self.ids[name], session, start, start + length, self.tables.now)
         self.tables.settle()
         lease = self.ref.sessions.get((name, session))
@@ -316,8 +330,9 @@ class CoreMachine(RuleBasedStateMachine):
             lease.slots = [None if start <= i < start + length else slot for i, slot in enumerate(lease.slots)]
         self.unpin()
 
-    @rule(name=schedulers, session=numbers)
-    def end_session(self, name: str, session: int) -> None:
+    @rule(name=schedulers, ahead=near)
+    def end_session(self, name: str, ahead: int) -> None:
+        session = self.session_of(name, ahead)
         self.tables.core.end_session(self.ids[name], session, self.tables.now)
         self.tables.settle()
         self.ref.sessions.pop((name, session), None)
@@ -386,11 +401,11 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=workers, operation=numbers)
     def commit(self, data: st.DataObject, name: str, operation: int) -> None:
         ref = self.ref
-        choices = sorted({*ref.held, *ref.answered, 1})
+        choices = [*ref.held] * 2 + [*ref.answered][-2:] + [1]
         generation = data.draw(st.sampled_from(choices))
-        owner_step = ref.held.get(generation) or None
-        if owner_step is not None and owner_step.operation is not None and data.draw(st.booleans()):
-            name, operation = owner_step.owner, owner_step.operation
+        held = ref.held.get(generation)
+        if held is not None and held.operation is not None and data.draw(st.integers(0, 4)):
+            name, operation = held.owner, held.operation  # most of the time it is the owner who commits
         self.commit_one(name, operation, generation)
 
     def commit_one(self, name: str, operation: int, generation: int) -> None:
@@ -472,6 +487,19 @@ class CoreMachine(RuleBasedStateMachine):
         self.reserve(name, STORING, wanted)
         for generation in self.ref.held.keys() - before:
             self.commit_one(name, STORING, generation)
+
+    @precondition(lambda self: self.ref.state is not Lifecycle.READY or self.ref.engines)
+    @rule()
+    def resume_all(self) -> None:
+        self.resume()
+        for engine in list(self.ref.engines):
+            self.resume_engine(engine)
+
+    @precondition(lambda self: len(self.ref.registered) < len(ENGINE_OF))
+    @rule()
+    def register_all(self) -> None:
+        for name in ENGINE_OF:
+            self.register(name)
 
     @rule(data=st.data(), what=st.sampled_from(["drain", "engine", "resume", "clear", "restart", "leave"]))
     def interrupt(self, data: st.DataObject, what: str) -> None:
@@ -581,4 +609,4 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestCore.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

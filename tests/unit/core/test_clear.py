@@ -86,9 +86,10 @@ def test_what_was_cleared_while_leased_does_not_come_back_with_a_restart():
     tables, one, _ = two_models()
     tables.read(one, 5, keys(1))
     tables.clear(namespace=NAMESPACE)
-    assert tables.stored() == {1, 11, 12}  # the reader's header stands until it has read
-    assert tables.restart() == 2
-    assert tables.stored() == {11, 12}
+    tables.store(one, 6, keys(3))
+    assert tables.stored() == {1, 3, 11, 12}  # the reader's header stands until it has read
+    assert tables.restart() == 3
+    assert tables.stored() == {3, 11, 12}
 
 
 def test_a_crash_in_the_middle_of_a_clear_gives_nothing_cleared_back():

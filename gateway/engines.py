@@ -24,6 +24,10 @@ OTHER = "other"
 KEEP_SECONDS = 3600.0
 #: Settled operations remembered, over all engines.
 MAX_SETTLED = 1000
+#: More than any level or count of calls can be; the sums over all parties still fit the wire's integers.
+MAX_COUNT = 2**48
+#: More than any total can be: bytes for some years.
+MAX_TOTAL = 2**63
 #: Heartbeats a party may miss before its gauges are no longer true.
 MAX_MISSED_HEARTBEATS = 3
 
@@ -122,13 +126,18 @@ class EngineStats:
         known.gauges = {
             (sample.name, sample.labels): sample.value
             for sample in stats.gauges
-            if _is_known(sample, Type.GAUGE) and _is_sound(engine, sample.value)
+            if _is_known(sample, Type.GAUGE) and _is_sound(engine, MAX_COUNT, sample.value)
         }
         for sample in stats.counters:
-            if _is_known(sample, Type.COUNTER) and _is_sound(engine, sample.value):
+            if _is_known(sample, Type.COUNTER) and _is_sound(engine, MAX_TOTAL, sample.value):
                 _add_counter(engine, known, (sample.name, sample.labels), sample.value)
         for histogram in stats.histograms:
-            if _is_known(histogram, Type.HISTOGRAM) and _is_sound(engine, histogram.sum, *histogram.counts):
+            is_known = _is_known(histogram, Type.HISTOGRAM)
+            if (
+                is_known
+                and _is_sound(engine, MAX_TOTAL, histogram.sum)
+                and _is_sound(engine, MAX_COUNT, *histogram.counts)
+            ):
                 _add_histogram(engine, known, histogram)
 
     def tick(self, now: float) -> None:
@@ -202,9 +211,9 @@ def _is_known(sample: Sample | HistogramSample, kind: Type) -> bool:
     )
 
 
-def _is_sound(engine: _Engine, *values: float) -> bool:
-    """Whether all values are numbers of at least 0; one that is not is counted and dropped."""
-    if all(math.isfinite(value) and value >= 0 for value in values):
+def _is_sound(engine: _Engine, most: float, *values: float) -> bool:
+    """Whether all values are numbers from 0 to ``most``; one that is not is counted and dropped."""
+    if all(0 <= value <= most for value in values):
         return True
     _count_invalid(engine)
     return False

@@ -18,6 +18,8 @@ from gateway.core.types import CoreConfig, Refusal
 from gateway.wire.codes import ErrorCode, Lifecycle
 
 KEY_BYTES = 32
+#: Chunks of one prompt: a slot's header has 32 bits for the place of its chunk.
+MAX_DEPTH = 2**32 - 1
 WINDING_DOWN = (Lifecycle.DRAINING, Lifecycle.DRAINED)
 STOPPED = (Lifecycle.STOPPING, Lifecycle.STOPPED)
 
@@ -153,6 +155,8 @@ def check_reserve(keys: Sequence[bytes], depth: int, parent: bytes) -> None:
         Refusal: INVALID.
     """
     check_numbers(depth=depth)
+    if depth + len(keys) > MAX_DEPTH:
+        raise Refusal(ErrorCode.INVALID, f"depth is {depth}, expected at most {MAX_DEPTH} with its keys")
     check_keys(keys)
     num_distinct = len(set(keys))
     if num_distinct != len(keys):

@@ -15,6 +15,7 @@ PARTY_BYTES = 16
 NAMESPACE_BYTES = 16
 MAX_TEXT = 256
 MAX_RANKS = 4096
+MAX_CHUNK_TOKENS = 1 << 24
 OTHER = "other"
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
@@ -180,7 +181,9 @@ def check_spec(spec: PartySpec, slab_bytes: int) -> None:
         _check(1 <= count <= MAX_RANKS, f"number of {name}s", str(count), f"1 to {MAX_RANKS}")
         _check(0 <= number < count, name, str(number), f"0 to {count - 1}")
     _check(spec.chunk_bytes >= lowest_chunk, "chunk_bytes", str(spec.chunk_bytes), f"at least {lowest_chunk}")
-    _check(spec.chunk_tokens >= 1, "chunk_tokens", str(spec.chunk_tokens), "at least 1")
+    _check(
+        1 <= spec.chunk_tokens <= MAX_CHUNK_TOKENS, "chunk_tokens", str(spec.chunk_tokens), f"1 to {MAX_CHUNK_TOKENS}"
+    )
     if spec.chunk_bytes > slab_bytes:
         raise Refusal(
             ErrorCode.GEOMETRY,

@@ -117,7 +117,11 @@ ADAPTER: tuple[Metric, ...] = (
     ),
     Metric("reconnects", Type.COUNTER, "Registrations after the first."),
     Metric("gateway_flaps", Type.COUNTER, "Times the gateway stopped being healthy in the adapter's view."),
-    Metric("invalid_samples", Type.COUNTER, "Measurements dropped because they were negative or not a number."),
+    Metric(
+        "invalid_samples",
+        Type.COUNTER,
+        "Measurements dropped because they were negative, not a number, or too large to be true.",
+    ),
 )
 
 _ENGINE_LABELS = (Label("engine"), Label("model"))

@@ -223,6 +223,10 @@ class Slots:
     def coldest_evictable_slab(self, size: SizeClass, colder_than: float) -> int:
         """Of the slabs whose every slot in use may be evicted, the one used longest ago; -1: none is so cold.
 
+        A slab was used when its chunks were, on average. Its hottest chunk would be the wrong measure: evictions leave
+        old and new chunks side by side in every slab, so that the size with more slots a slab would never give one up.
+        With the average it is never so that each of two sizes could take a slab of the other.
+
         Looks at all slots of the size: ask only when it has an evictable slot that is cold enough.
         """
         if not size.slabs:
@@ -233,7 +237,7 @@ class Slots:
         used = self._used.reshape(-1, self.places_per_slab)[slabs, : size.slots_per_slab]
         is_ready = states == SlotState.READY
         may_go = (is_ready & (pins == 0)) | (states == SlotState.FREE)
-        heat = np.where(is_ready, used, -np.inf).max(axis=1)
+        heat = np.where(is_ready, used, 0.0).sum(axis=1) / is_ready.sum(axis=1).clip(1)  # clip: all may be WRITING
         heat[~may_go.all(axis=1)] = np.inf
         coldest = int(heat.argmin())
         return int(slabs[coldest]) if heat[coldest] < colder_than else -1

@@ -34,7 +34,8 @@ class Engine:
     Args:
         run_dir: of the gateway.
         name: the engine's name.
-        num_blocks: KV blocks of each of the two layers, ``[2, num_blocks, 16, 2, 8]`` bfloat16.
+        num_blocks: KV blocks of each of the two layers, ``[2, num_blocks, 16, num_kv_heads, 8]`` bfloat16.
+        num_kv_heads: a chunk takes 2 KiB a head.
         copy: put in the place of the worker's own copy of a unit.
         settings: of AdapterConfig.
     """
@@ -46,6 +47,7 @@ class Engine:
         name: str = "engine",
         model: str = "tiny",
         num_blocks: int = 64,
+        num_kv_heads: int = 2,
         copy=None,
         **settings,
     ) -> None:
@@ -53,7 +55,8 @@ class Engine:
         config = AdapterConfig(**{"heartbeat_seconds": HEARTBEAT_SECONDS, "engine_name": name, **settings})
         self._name = name
         group = uuid.uuid4().hex
-        self.caches = {f"layer.{i}": torch.zeros(2, num_blocks, 16, 2, 8, dtype=torch.bfloat16) for i in range(2)}
+        shape = (2, num_blocks, BLOCK_TOKENS, num_kv_heads, 8)
+        self.caches = {f"layer.{i}": torch.zeros(shape, dtype=torch.bfloat16) for i in range(2)}
         seam = {} if copy is None else {"copy": copy}
         self.worker = WorkerAdapter(str(run_dir), self.identity, group, config=config, **seam)
         self.worker.register_kv_caches(self.caches, layout="NHD", block_axis=1)

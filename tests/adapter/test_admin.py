@@ -15,6 +15,11 @@ import httpx
 import pytest
 
 from adapter import AdapterConfig, CacheIdentity, State, WorkerAdapter
+from adapter.actions import Unit
+from adapter.transfer.chunks import copy_unit
+from gateway.device.copy import ChunkCopier
+from gateway.pool.mapping import PoolMapping
+from gateway.wire.codes import Reason
 from tests.support import scrape
 from tests.support.daemon import COMMAND, REPOSITORY, Daemon
 from tests.support.engine import Engine, blocks, tokens
@@ -264,18 +269,28 @@ def test_an_address_that_is_none_is_refused_when_the_settings_are_made(admin: st
         AdapterConfig(admin=admin)
 
 
-def test_who_waits_is_answered_when_it_closes(engine: Engine) -> None:
-    engine.store("held", tokens(1), blocks(1), FakeEvent())
+def test_who_waits_is_answered_when_it_closes(daemon: Daemon) -> None:
+    """A copy still runs when the adapter closes, so that the drain that is waited for is not over."""
+    runs, may_end = threading.Event(), threading.Event()
+
+    def slow_copy(unit: Unit, mapping: PoolMapping, copier: ChunkCopier) -> Reason:
+        runs.set()
+        may_end.wait(60)
+        return copy_unit(unit, mapping, copier)
+
     answers: list[httpx.Response] = []
-    with client(engine.worker) as api:
+    with Engine(daemon.run_dir, admin="unix", copy=slow_copy) as engine, client(engine.wait_healthy().worker) as api:
+        engine.store("held", tokens(1), blocks(1))
+        assert runs.wait(15)
         api.post("/v1/drain", json={"deadline_seconds": 600})
         waiting = threading.Thread(target=lambda: answers.append(api.get("/v1/drain?wait_seconds=300")))
         waiting.start()
-        until(lambda: engine.worker.snapshot().pending_stores == 0 or waiting.is_alive())
-        engine.worker.close()
-        waiting.join(20)
-    assert answers, "answered"
-    assert answers[0].status_code in (200, 503)
+        try:
+            engine.worker.close()
+            waiting.join(20)
+        finally:
+            may_end.set()
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(503, "unreachable")]
 
 
 def test_without_the_web_framework_it_says_what_to_install(run_dir: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapter.held import HeldCopy
 from tests.adapter.scripted import ScriptedGateway
 from tests.support.daemon import Daemon
 from tests.support.poll import until
@@ -41,6 +42,14 @@ def run_dir(tmp_path: Path) -> Path:
 def scripted(run_dir: Path) -> Iterator[ScriptedGateway]:
     with ScriptedGateway(run_dir) as gateway:
         yield gateway
+
+
+@pytest.fixture
+def held() -> Iterator[HeldCopy]:
+    """A worker's copies, held in the middle; let go at the end of the test at the latest."""
+    copy = HeldCopy()
+    yield copy
+    copy.go.set()
 
 
 @pytest.fixture

@@ -80,9 +80,13 @@ class ScriptedGateway:
         self.boot = secrets.token_bytes(16)
         self.knows_parties = False
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Close the socket. The lock is held on: it does not look dead."""
         self._stops = True
         self._thread.join()
+
+    def close(self) -> None:
+        self.hang_up()
         self._context.term()
         self.pool.close()
 

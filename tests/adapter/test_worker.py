@@ -14,30 +14,12 @@ from adapter.transfer.chunks import copy_unit
 from gateway.lock import LockObserver, party_offset
 from gateway.wire.codes import OperationKind, Phase, Reason, ReserveStatus
 from gateway.wire.messages import Abort, Commit, EndRead, Ping, Reserve, Reserved, SlotGrant
+from tests.adapter.held import HeldCopy
 from tests.adapter.scripted import ScriptedGateway
 from tests.support.daemon import Daemon
 from tests.support.engine import BLOCK_TOKENS, Engine, blocks, tokens
 from tests.support.events import EventCounter, FakeEvent
 from tests.support.poll import until
-
-
-class HeldCopy:
-    """A copy that waits in the middle until it is let go."""
-
-    def __init__(self) -> None:
-        self.begun, self.go = threading.Event(), threading.Event()
-
-    def __call__(self, unit, mapping, copier) -> Reason:
-        self.begun.set()
-        assert self.go.wait(60)
-        return copy_unit(unit, mapping, copier)
-
-
-@pytest.fixture
-def held() -> Iterator[HeldCopy]:
-    copy = HeldCopy()
-    yield copy
-    copy.go.set()
 
 
 @contextlib.contextmanager

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adapter.operation import IpcEvent
 from gateway.wire.codes import OperationKind, ReserveStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """What a store or retrieve covers, in the ledger's own copies.
+class Transfer(NamedTuple):
+    """What a store or retrieve covers, in the ledger's own copies. A tuple: the engine's thread makes it.
 
     Attributes:
         block_ids: ``array('q')``; chunk i covers [i x blocks_per_chunk, (i + 1) x blocks_per_chunk).

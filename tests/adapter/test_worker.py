@@ -13,7 +13,18 @@ from adapter import AdapterConfig, CacheIdentity, LoadStoreOp, State, WorkerAdap
 from adapter.transfer.chunks import copy_unit
 from gateway.lock import LockObserver, party_offset
 from gateway.wire.codes import OperationKind, Phase, Reason, ReserveStatus
-from gateway.wire.messages import Abort, Commit, EndRead, Ping, Reserve, Reserved, SlotGrant
+from gateway.wire.messages import (
+    Abort,
+    Commit,
+    EndRead,
+    Ping,
+    Read,
+    Readable,
+    ReadSlot,
+    Reserve,
+    Reserved,
+    SlotGrant,
+)
 from tests.adapter.held import HeldCopy
 from tests.adapter.scripted import ScriptedGateway
 from tests.support.daemon import Daemon
@@ -323,6 +334,32 @@ def test_nothing_is_copied_to_where_a_bad_grant_points(
         assert engine.worker.wait_settled(20)
         until(lambda: reasons(scripted) == ["bad_reply"])
         until(lambda: scripted.of(Abort), what="what was reserved is given back")
+
+
+@pytest.mark.parametrize(
+    ("pool_id", "slot"),
+    [
+        (b"another pool    ", ReadSlot(0, 0, 1)),
+        (None, ReadSlot(0, 1 << 40, 1)),
+        (None, ReadSlot(0, -4096, 1)),
+    ],
+)
+def test_nothing_is_copied_from_where_a_bad_lease_points(
+    scripted: ScriptedGateway, pool_id: bytes | None, slot: ReadSlot
+) -> None:
+    scripted.answers[Read] = lambda _: Readable(
+        number=0, boot=b"", pool_id=pool_id or scripted.pool.pool_id, slots=(slot,)
+    )
+
+    def copy(*_) -> Reason:
+        raise AssertionError("copied")
+
+    with ready(scripted.run_dir, copy=copy) as engine:
+        engine.retrieve("r", tokens(1), blocks(1))
+        assert engine.worker.wait_settled(20)
+        assert engine.worker.get_block_ids_with_load_errors() == set(blocks(1))
+        until(lambda: reasons(scripted) == ["bad_reply"])
+        until(lambda: scripted.of(EndRead), what="what was leased is given back")
 
 
 def test_too_few_grants_are_no_answer(scripted: ScriptedGateway) -> None:

@@ -102,6 +102,14 @@ def test_second_taker_is_refused_and_disturbs_nothing(path: Path, observer: Lock
     other.close()
 
 
+def test_of_two_ids_that_share_a_place_only_one_can_live(path: Path) -> None:
+    one, other = bytes(16), (2**61).to_bytes(16, "big")
+    lock = DeathLock.take(path, party_offset(one))
+    with pytest.raises(LockHeldError):
+        DeathLock.take(path, party_offset(other))
+    lock.close()
+
+
 def test_a_missing_file_is_an_error_and_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         DeathLock.take(tmp_path / "none", OFFSET)

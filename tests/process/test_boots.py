@@ -1,10 +1,12 @@
 """Which request is meant for whom, and when: boots, deadlines, sockets, repeated requests."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from gateway.client import GatewayRefused, GatewayUnreachable
+from gateway.lock import DeathLock, party_offset
 from gateway.wire.codes import ErrorCode, Role
 from gateway.wire.messages import (
     Abort,
@@ -142,6 +144,33 @@ def test_a_party_whose_lock_is_not_held_is_refused(daemon: Daemon) -> None:
         assert code(reply) is ErrorCode.LOCK_NOT_HELD
         assert "lock" in reply.message
         assert not party.ping().known
+
+
+def test_a_lock_on_another_file_is_no_sign_of_life(daemon: Daemon, tmp_path: Path) -> None:
+    """As in a container that sees another file under the same name."""
+    elsewhere = tmp_path / "pool"
+    elsewhere.write_bytes(b"x")
+    with RawParty(daemon.run_dir) as party:
+        party.die()
+        party.lock = DeathLock.take(elsewhere, party_offset(party.id))
+
+        assert code(party.try_register()) is ErrorCode.LOCK_NOT_HELD
+
+
+def test_a_commit_into_another_pool_publishes_nothing(daemon: Daemon) -> None:
+    """The adapter filled a slot of a pool file that is the gateway's no more: the same slot here holds other bytes."""
+    with RawParty(daemon.run_dir).register() as party:
+        (grant,) = party.reserve((1,), 1)
+        reservations = (grant.generation,)
+
+        reply = party.dealer.ask(
+            Commit(number=0, party=party.id, operation=1, pool_id=b"another pool, 16", reservations=reservations)
+        )
+
+        assert code(reply) is ErrorCode.INVALID
+        assert party.pool.pool_id.hex() in reply.message
+        slots = daemon.snapshot().slots
+        assert (slots.ready, slots.writing) == (0, 1)
 
 
 def test_a_dead_party_is_found_and_what_it_was_writing_is_free_again(daemon: Daemon) -> None:

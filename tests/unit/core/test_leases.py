@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.core.types import ReadGrant, Refusal
-from gateway.wire.codes import ErrorCode, ReserveStatus
+from gateway.wire.codes import CommitStatus, ErrorCode, ReserveStatus
 from tests.unit.core.tables import CHUNK_BYTES, NAMESPACE, Tables, key, keys
 
 
@@ -151,6 +151,16 @@ def test_a_lookup_of_a_session_that_a_heartbeat_ended_finds_nothing():
     assert tables.lookup(scheduler, 3, keys(0)) == 0
     assert tables.lookup(scheduler, 2, keys(0)) == 1  # it was listed before its LOOKUP came
     assert tables.lookup(scheduler, 4, keys(0)) == 1
+
+
+def test_ending_a_session_leaves_the_stores_of_its_request_alone():
+    tables, worker, scheduler = filled()
+    tables.lookup(scheduler, 1, keys(0))
+    (late,) = tables.reserve(worker, 2, keys(6), depth=6)
+    tables.core.end_session(scheduler, 1, tables.now)
+    tables.settle()
+    assert tables.counts() == (6, 1, 0)
+    assert tables.commit(worker, 2, late.generation) == (CommitStatus.COMMITTED,)
 
 
 def test_a_schedulers_death_ends_its_leases():

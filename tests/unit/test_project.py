@@ -1,5 +1,6 @@
 """What the project says of itself is so: commands, links, paths, settings, versions, configuration files."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -12,9 +13,11 @@ import pytest
 import yaml
 
 import gateway
+from adapter import AdapterConfig
 from gateway import config
 from gateway.cli.main import cli
 from gateway.metrics import document
+from gateway.wire.codes import Health, Lifecycle, State
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -107,11 +110,52 @@ def test_the_metrics_page_is_up_to_date() -> None:
     assert _text(ROOT / "docs" / "metrics.md") == document.render()
 
 
-def test_the_operations_page_has_every_setting() -> None:
-    section = _text(ROOT / "docs" / "operations.md").split("## Settings")[1].split("\n## ")[0]
-    told = {name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+def _rows(heading: str) -> list[list[str]]:
+    """The cells of every table row of one section of the operations page, but for the heads."""
+    section = _text(ROOT / "docs" / "operations.md").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in re.findall(r"^\| ?`.*", section, re.MULTILINE)
+    ]
 
-    assert told == set(config.SETTINGS)
+
+def _told_defaults(heading: str) -> dict[str, str]:
+    return {name: default for cell, default, *_ in _rows(heading) for name in re.findall(r"`(\w+)`", cell)}
+
+
+def _shown(default: object) -> str:
+    """A default as the page writes it."""
+    if default in (None, ""):
+        return "none"
+    if isinstance(default, int) and default >= 1 << 30:
+        return f"{default >> 30}GiB"
+    return f"{default:g}" if isinstance(default, int | float) else str(default)
+
+
+def test_the_operations_page_has_every_setting_of_the_gateway() -> None:
+    #: What a setting that is left open becomes.
+    chosen = {
+        "run_dir": "a new one",
+        "admin_dir": "`<run_dir>.admin`",
+        "slab_size": "chosen from `pool_size`",
+        "min_chunk_bytes": "chosen from `pool_size`",
+    }
+    defaults = config.as_mapping(config.GatewayConfig())
+
+    assert _told_defaults("Settings") == {name: chosen.get(name) or _shown(value) for name, value in defaults.items()}
+
+
+def test_the_operations_page_has_every_setting_of_an_adapter() -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(AdapterConfig)}
+
+    assert _told_defaults("Settings of an adapter") == {name: _shown(value) for name, value in defaults.items()}
+
+
+def test_the_operations_page_has_every_state() -> None:
+    told = [re.findall(r"`(\w+)`", cell)[0] for cell, *_ in _rows("States")]
+    states, healths, views = ([str(one) for one in kind] for kind in (Lifecycle, Health, State))
+
+    assert [name for name in told if name in {*states, *healths, *views}] == [*states, *healths, *views]
 
 
 def test_every_command_is_on_the_operations_page() -> None:

@@ -406,5 +406,5 @@ class SchedulerAdapter:
             if reply is Reason.NO_REPLY:
                 self._end_sessions([lookup.session])
                 if self._warnings.let_through(now) is not None:
-                    logger.warning("lookup of request %s had no reply in time", request_id)
+                    logger.warning("lookup of request %.200r had no reply in time", request_id)
             self._link.changed.notify_all()

@@ -31,6 +31,7 @@ from adapter.measurements import LinkCounts, Measurements, Readings
 from adapter.metrics import AdapterCollector
 from adapter.operation import IpcEvent, LoadStoreOp
 from adapter.snapshot import PendingOperation, Snapshot
+from adapter.telling import told
 from adapter.transfer.chunks import CopyUnit, copy_unit
 from adapter.transfer.memory import Memory
 from adapter.transfer.request import transfer_of
@@ -348,8 +349,8 @@ class WorkerAdapter:
                 link_age_seconds=now - self._ticked_at,
                 drain=self._drain.record,
                 counts=self._ledger.pending_counts(),
-                pending=self._ledger.pending_operations(now, self._config.max_pending_ops),
-                settled=self._transfers.recently_settled(),
+                pending=told(self._ledger.pending_operations(now, self._config.max_pending_ops)),
+                settled=told(self._transfers.recently_settled()),
             )
 
     # -- Half: called by the link, its lock held -----------------------------------------------------------------------
@@ -391,8 +392,8 @@ class WorkerAdapter:
                 gauges=readings.gauges,
                 counters=readings.counters,
                 histograms=readings.histograms,
-                pending=self._ledger.pending_operations(time.monotonic()),
-                settled=self._transfers.take_settled(),
+                pending=told(self._ledger.pending_operations(time.monotonic())),
+                settled=told(self._transfers.take_settled()),
             ),
         )
 

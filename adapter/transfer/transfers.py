@@ -240,7 +240,7 @@ class Transfers:
         held_back = self._late_endings.let_through(now)
         if held_back is not None:
             logger.warning(
-                "%s of request %s ended after %.1f s: %s %s (%d more like it before)",
+                "%s of request %.200r ended after %.1f s: %s %s (%d more like it before)",
                 info.kind,
                 info.request_id,
                 info.age_seconds,

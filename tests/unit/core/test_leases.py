@@ -190,6 +190,17 @@ def test_a_read_has_its_own_lease():
     assert room(tables) == 8
 
 
+def test_the_end_of_a_retrieve_leaves_the_lookups_lease_alone():
+    tables, worker, scheduler = filled(8)
+    tables.lookup(scheduler, 1, keys(*range(8)))
+    tables.read(worker, 5, keys(*range(8)))
+    tables.end_read(worker, 5)
+    assert tables.core.lease_counts() == (1, 0, 0)
+    assert room(tables) == 0
+    tables.core.end_session(scheduler, 1, tables.now)
+    assert room(tables) == 8
+
+
 def test_a_repeated_read_gives_the_same_answer_and_pins_once():
     tables, worker, _ = filled(8)
     first = tables.read(worker, 5, keys(0, 99))

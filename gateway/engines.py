@@ -46,6 +46,7 @@ class _Party:
     histograms: dict[Series, tuple[tuple[int, ...], float]] = field(default_factory=dict)
     gauges: dict[Series, float] = field(default_factory=dict)
     pending: tuple[OperationInfo, ...] = ()
+    is_removed: bool = False  # by an operator; it may come back
 
 
 @dataclass
@@ -98,19 +99,20 @@ class EngineStats:
             self._parties[party] = _Party(engine, label, now)
             return
         left = previous.engine
-        previous.name, previous.engine, previous.heard_at = engine, label, now
+        previous.name, previous.engine, previous.heard_at, previous.is_removed = engine, label, now, False
         self._note_if_left(left, now)
 
     def forget(self, party: bytes, now: float) -> None:
-        """A party left, died or was removed; a party nobody knows is no error."""
+        """A party left or died; a party nobody knows is no error."""
         gone = self._parties.pop(party, None)
         if gone is not None:
             self._note_if_left(gone.engine, now)
 
-    def forget_engine(self, engine: str, now: float) -> None:
-        """All parties of an engine were removed."""
-        for party in [party for party, known in self._parties.items() if known.name == engine]:
-            self.forget(party, now)
+    def remove_engine(self, engine: str) -> None:
+        """All parties of an engine were removed. What they told still counts as told: they may come back and go on."""
+        for party in self._parties.values():
+            if party.name == engine:
+                party.gauges, party.pending, party.is_removed = {}, (), True
 
     def heartbeat(self, party: bytes, stats: AdapterStats, now: float, wall: float) -> None:
         """Take what a registered party told; samples the metrics table does not know are ignored."""
@@ -141,10 +143,13 @@ class EngineStats:
                 _add_histogram(engine, known, histogram)
 
     def tick(self, now: float) -> None:
-        """Drop the levels of silent parties, and engines nobody has belonged to for long."""
-        for party in self._parties.values():
-            if party.gauges and now - party.heard_at > self._silence_seconds:
-                party.gauges, party.pending = {}, ()
+        """Drop the levels of silent parties, removed parties that did not come back, and engines nobody belongs to."""
+        for party, known in list(self._parties.items()):
+            silent_seconds = now - known.heard_at
+            if known.gauges and silent_seconds > self._silence_seconds:
+                known.gauges, known.pending = {}, ()
+            if known.is_removed and silent_seconds > KEEP_SECONDS:
+                self.forget(party, now)
         for label in [label for label, engine in self._engines.items() if now - engine.left_at > KEEP_SECONDS]:
             del self._engines[label]
 

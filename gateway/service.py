@@ -397,7 +397,7 @@ class Service:
 
     def _fence(self, request: messages.Fence, now: float) -> AnyReply:
         self._change("fence", request, lambda: self._core.fence(request.engine, now), self._engine_state)
-        self._engines.forget_engine(request.engine, now)
+        self._engines.remove_engine(request.engine)
         return self._done(request)
 
     def _change(

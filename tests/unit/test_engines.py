@@ -233,10 +233,32 @@ def test_removing_an_engine_takes_its_gauges_and_no_others() -> None:
     for party in (A, B):
         stats.heartbeat(party, told(stores=1), 102.0, 1.0)
 
-    stats.forget_engine("engine", 103.0)
+    stats.remove_engine("engine")
 
     readings = stats.readings()
     assert (readings["engine"].gauge("pending_stores"), readings["second"].gauge("pending_stores")) == (0, 1)
+
+
+def test_a_removed_party_that_comes_back_is_not_counted_twice() -> None:
+    stats = two_parties()
+    stats.heartbeat(A, told(stored=7), 101.0, 1.0)
+
+    stats.remove_engine("engine")
+    stats.register(A, "engine", "model", 102.0)
+    stats.heartbeat(A, told(stored=8), 103.0, 3.0)
+
+    assert stored(stats.readings()["engine"]) == 8
+
+
+def test_a_removed_party_that_stays_away_is_forgotten_in_time() -> None:
+    stats = EngineStats(heartbeat_seconds=1.0)
+    stats.register(A, "engine", "model", 100.0)
+    stats.remove_engine("engine")
+
+    stats.tick(100.0 + engines.KEEP_SECONDS + 1)
+    assert "engine" in stats.readings()
+    stats.tick(100.0 + 2 * engines.KEEP_SECONDS + 3)
+    assert "engine" not in stats.readings()
 
 
 def test_transfers_are_the_pending_ones_then_the_settled_newest_first() -> None:

@@ -31,7 +31,8 @@ DeadlineSeconds = Annotated[float, Field(ge=0, le=MAX_DEADLINE_SECONDS, allow_in
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Strict: false is no deadline of 0 seconds, which would cut work, and "no" is no truth value.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class _Document(BaseModel):

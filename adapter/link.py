@@ -595,6 +595,7 @@ class Link:
     def _say_goodbye(self, dealer: Dealer) -> None:
         heard = threading.Event()
         deadline = time.monotonic() + LEAVE_SECONDS
+        self._say_ping()  # what ended since the last heartbeat is told, and counted, too
         self._send(Unregister(number=0, party=self.party), self._liveness.boot, deadline, lambda _: heard.set())
         while not heard.is_set() and time.monotonic() < deadline:
             dealer.poll(min(deadline, time.monotonic() + LOCK_LOOK_SECONDS))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.support.daemon import Daemon
@@ -31,12 +32,15 @@ def test_the_small_engine_stores_and_then_loads() -> None:
         daemon.start()
         first = _run("examples/engine.py", str(daemon.run_dir))
         second = _run("examples/engine.py", str(daemon.run_dir))
+        told = httpx.get(f"{daemon.admin_url}/v1/transfers?request=request-1").json()
 
     assert (first.returncode, first.stdout) == (
         0,
         "store settled, gateway healthy, 0 events retained\n",
     ), first.stderr
     assert (second.returncode, second.stdout) == (0, "loaded 768 tokens, 0 blocks failed, value 0.5\n"), second.stderr
+    # Both lived shorter than a heartbeat: what they did is told all the same.
+    assert [(t["kind"], t["outcome"]) for t in told["transfers"]] == [("retrieve", "loaded"), ("store", "stored")]
 
 
 def test_the_small_engine_goes_on_without_a_gateway(tmp_path: Path) -> None:

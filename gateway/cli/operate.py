@@ -58,7 +58,13 @@ def _connected(command: Command) -> Command:
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the admin API's document."),
-        click.option("--timeout", type=click.FloatRange(0.1, 3600), default=5.0, help="Seconds to wait for an answer."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0.1, 3600),
+            default=5.0,
+            show_default=True,
+            help="Seconds to wait for an answer.",
+        ),
         click.option(
             "--token-file", envvar="KVGATE_ADMIN_TOKEN_FILE", help=f"Token for --admin; else {_TOKEN_VARIABLE}."
         ),
@@ -98,7 +104,10 @@ def _body(kind: type[Body], **values: object) -> Body:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        reasons = (str(found["msg"]).removeprefix("Value error, ") for found in error.errors())
+        reasons = (
+            ": ".join((*map(str, found["loc"]), str(found["msg"]).removeprefix("Value error, ")))
+            for found in error.errors()
+        )
         raise click.UsageError("; ".join(reasons)) from None
 
 

@@ -21,7 +21,7 @@ def status(state: views.GatewayState) -> None:
         ("run dir", state.run_dir),
         ("boot", f"{state.boot_id}, version {state.version}, up {duration(time.time() - state.started_at)}"),
         ("pool", _pool_line(state.pool)),
-        ("drain", "none" if state.drain is None else drain_line(state.drain)),
+        ("drain", _drain_row(state)),
         ("checks", "all hold" if not failing else "; ".join(failing)),
     ]
     if state.state is Lifecycle.STARTING:
@@ -67,6 +67,7 @@ def drain_line(drain: views.Drain) -> str:
 
 def transfers(found: views.Transfers) -> None:
     """Operations in a table."""
+    now = time.time()
     table(
         ("engine", "operation", "request", "kind", "phase", "age", "chunks", "outcome"),
         [
@@ -75,7 +76,7 @@ def transfers(found: views.Transfers) -> None:
                 str(t.number),
                 t.request_id,
                 t.kind,
-                t.phase,
+                t.phase if t.settled_at is None else f"{t.phase} {duration(max(0.0, now - t.settled_at))} ago",
                 duration(t.age_seconds),
                 f"{t.chunks_done}/{t.chunks}",
                 "" if t.outcome is None else t.outcome + (f" ({t.reason})" if t.reason else ""),
@@ -134,6 +135,20 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def _drain_row(state: views.GatewayState) -> str:
+    if state.drain is None:
+        return "none"
+    line = drain_line(state.drain)
+    return f"none; the last one: {line}" if state.state is Lifecycle.READY else line
+
+
+def _engine_state(engine: views.EngineSummary) -> str:
+    """A name without parties is a memory: nothing of it can be ready."""
+    if engine.fenced:
+        return "fenced"
+    return "gone" if not engine.parties and engine.state is Lifecycle.READY else engine.state
+
+
 def _pool_line(pool: views.Pool) -> str:
     if not pool.pool_bytes:
         return "the gateway's to tell, not this engine's"
@@ -151,7 +166,7 @@ def _engine_table(found: Iterable[views.EngineSummary]) -> None:
             (
                 e.name,
                 e.model,
-                "fenced" if e.fenced else e.state,
+                _engine_state(e),
                 str(e.parties),
                 str(e.pending_stores),
                 str(e.pending_retrieves),

@@ -123,7 +123,7 @@ class Admission:
             Refusal: INVALID; nobody has that name.
         """
         if engine not in self._parties.engines() and engine not in self._drains.engines:
-            raise Refusal(ErrorCode.INVALID, f"there is no engine named {engine!r}")
+            raise Refusal(ErrorCode.INVALID, f"no engine named {engine!r} is registered")
 
 
 def check_numbers(**numbers: int) -> None:

@@ -93,6 +93,18 @@ def test_status_of_a_gateway_that_does_not_serve_exits_5(core: CoreDouble) -> No
         assert ask(core, *words).returncode == 5
 
 
+def test_a_ready_gateway_s_drain_is_its_last_one(core: CoreDouble) -> None:
+    core.says(SnapshotRequest, snapshot(drain=over()))
+    assert "drain     none; the last one: completed" in ask(core, "status").stdout
+
+
+def test_an_engine_that_has_left_is_not_shown_as_ready(core: CoreDouble) -> None:
+    drained = core_double.engine("e2", parties=(), state=Lifecycle.DRAINED)
+    core.says(SnapshotRequest, snapshot(engines=(core_double.engine(parties=()), drained)))
+    states = [line.split()[2] for line in ask(core, "engines").stdout.splitlines()[1:]]
+    assert states == ["gone", "drained"], "what an operator asked for stays in sight"
+
+
 def test_a_terminal_gets_a_drawn_table(core: CoreDouble) -> None:
     own, theirs = pty.openpty()
     try:
@@ -130,6 +142,12 @@ def test_transfers_of_a_request(core: CoreDouble) -> None:
     assert "r2" in shown
     assert "r1" not in shown
     assert ask(core, "transfers", "--request", "r3").stdout == "no operations\n"
+
+
+def test_settled_operations_say_how_long_ago(core: CoreDouble) -> None:
+    settled = transfer(1, outcome=OutcomeKind.STORED, settled_at=time.time() - 7200)
+    core.says(SnapshotRequest, snapshot(transfers=(settled,)))
+    assert "settled 2 h 0 min ago" in ask(core, "transfers").stdout
 
 
 def test_an_unknown_engine_is_one_sentence(core: CoreDouble) -> None:
@@ -302,6 +320,11 @@ def test_usage_exits_2(words: tuple[str, ...]) -> None:
     assert done.exit_code == 2
     assert done.stdout == ""
     assert "Error: " in done.stderr
+
+
+def test_a_wrong_value_is_told_with_its_name() -> None:
+    done = CliRunner().invoke(cli, ["clear", "--run-dir", "x", "--namespace", "zz"], env=dict.fromkeys(SETTINGS))
+    assert "Error: namespace: " in done.stderr
 
 
 def test_version_and_help() -> None:

@@ -4,7 +4,7 @@ Owns: for each request, the tokens hashed so far and their keys. Must not know: 
 serializes calls.
 
 What was hashed is kept as tokens, not trusted by its request id: the same id with other tokens, another salt or
-another extra key is hashed anew. The kept tokens are bounded in bytes; the request used longest ago goes first.
+another extra key is hashed anew. What is kept is bounded, in bytes and in requests: the one used longest ago goes.
 
 Most of a long prompt's second turn would be the conversion of its first into bytes. An engine extends one list, so the
 integers in it are the same objects as before: a list is compared with the one kept, which looks at objects first and
@@ -14,9 +14,11 @@ takes a tenth of the time, and only what is new is converted.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.wire.keys import chunk_chain, root_key, token_bytes
+from gateway.wire.keys import chunk_chain, extra_of_chunks, root_key, token_bytes
 
 MAX_KEPT_BYTES = 128 << 20
+#: The shortest prompts keep next to no bytes, and still a place each.
+MAX_KEPT_PROMPTS = 8192
 POINTER_BYTES = 8
 
 
@@ -52,16 +54,15 @@ class Prompts:
         """The keys of every full chunk of ``token_ids``, in order. The list is the caller's.
 
         Raises:
-            ValueError: a token id is out of range, or ``extra_keys`` has not one entry a full chunk.
+            ValueError: a token id is out of range, the salt is no string, or ``extra_keys`` has not one entry of bytes
+                or None for each full chunk. Nothing has changed.
         """
         width = 4 * self._chunk_tokens
         num_chunks = len(token_ids) // self._chunk_tokens
-        extra = (None,) * num_chunks if extra_keys is None else tuple(extra_keys)
-        if len(extra) != num_chunks:
-            raise ValueError(f"extra_keys has {len(extra)} entries, expected one for each of {num_chunks} full chunks")
-        prompt = self._prompts.get(request_id)
-        ids, tokens = _encoded(prompt, token_ids)
+        extra = extra_of_chunks(extra_keys, num_chunks)
         root = root_key(cache_salt, self._nonce)
+        prompt = self._prompts.get(request_id)
+        ids, tokens = _encoded(prompt, token_ids)  # the last step that may fail: it extends the kept prompt in place
         self.forget(request_id)
         known = self._known_chunks(prompt, root, tokens, extra)
         keys = prompt.keys[:known] if prompt is not None else []
@@ -97,7 +98,7 @@ class Prompts:
         self._prompts[request_id] = prompt
         prompt.kept_bytes = len(prompt.tokens) + POINTER_BYTES * len(prompt.token_ids)
         self._kept_bytes += prompt.kept_bytes
-        while self._kept_bytes > MAX_KEPT_BYTES and len(self._prompts) > 1:
+        while len(self._prompts) > 1 and (self._kept_bytes > MAX_KEPT_BYTES or len(self._prompts) > MAX_KEPT_PROMPTS):
             oldest = next(iter(self._prompts))
             self.forget(oldest)
 

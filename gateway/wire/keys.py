@@ -32,7 +32,12 @@ def root_key(cache_salt: str = "", reset_nonce: bytes = b"") -> bytes:
     Args:
         cache_salt: keeps tenants apart; empty equals none.
         reset_nonce: random bytes of a scheduler half's last ``reset()``; empty when it never was reset.
+
+    Raises:
+        ValueError: the salt is no string.
     """
+    if not isinstance(cache_salt, str):
+        raise ValueError(f"cache_salt is {cache_salt!r}, expected a string, empty for none")  # noqa: TRY004
     return blake3(_ROOT_DOMAIN + _sized(cache_salt.encode("utf-8", "surrogatepass")) + _sized(reset_nonce)).digest()
 
 
@@ -51,6 +56,24 @@ def token_bytes(token_ids: Sequence[int]) -> bytes:
     return tokens.tobytes()
 
 
+def extra_of_chunks(extra_keys: Sequence[bytes | None] | None, num_chunks: int) -> tuple[bytes | None, ...]:
+    """The extra key of each chunk, checked; None for all where there are none.
+
+    Raises:
+        ValueError: there is not one entry a full chunk, or one is neither ``bytes`` nor None. (What can change later,
+            such as a bytearray, would be the key of something else by then.)
+    """
+    if extra_keys is None:
+        return (None,) * num_chunks
+    extra = tuple(extra_keys)
+    if len(extra) != num_chunks:
+        raise ValueError(f"extra_keys has {len(extra)} entries, expected one for each of {num_chunks} full chunks")
+    for entry in extra:
+        if entry is not None and type(entry) is not bytes:
+            raise ValueError(f"an extra key is {entry!r}, expected bytes or None")
+    return extra
+
+
 def chunk_chain(
     parent: bytes,
     tokens: bytes,
@@ -66,16 +89,12 @@ def chunk_chain(
         extra_keys: None, or one ``bytes | None`` for each full chunk (LoRA, multimodal items).
 
     Raises:
-        ValueError: ``extra_keys`` has another length than there are full chunks.
+        ValueError: ``extra_keys`` does not fit, as in ``extra_of_chunks``.
     """
     width = 4 * chunk_tokens
-    num_chunks = len(tokens) // width
-    if extra_keys is not None and len(extra_keys) != num_chunks:
-        raise ValueError(f"extra_keys has {len(extra_keys)} entries, expected one for each of {num_chunks} full chunks")
     view = memoryview(tokens)
     keys: list[bytes] = []
-    for i in range(num_chunks):
-        extra = None if extra_keys is None else extra_keys[i]
+    for i, extra in enumerate(extra_of_chunks(extra_keys, len(tokens) // width)):
         hasher = blake3(_CHUNK_DOMAIN)
         hasher.update(parent)
         hasher.update(view[i * width : (i + 1) * width])

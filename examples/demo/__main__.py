@@ -31,7 +31,8 @@ from examples.demo.sizes import CHUNK_TOKENS, NUM_ENGINES, Sizes, TooSmallError,
 
 _REQUESTS = 400
 _REPLAY_SECONDS = 80.0  # a slow machine serves fewer requests, not longer
-_STEP_SECONDS = 30.0  # what any one step may take
+_START_SECONDS = 180.0  # engines import PyTorch first: long from a cold disk, or on busy cores
+_STEP_SECONDS = 30.0  # what any one step after that may take
 _DRAINED_SECONDS = 1.0  # the engines run on without a gateway for so long
 _POOL_FOLDER = Path("/dev/shm")  # noqa: S108 - memory is where a pool belongs; the folder made in it is private
 
@@ -70,7 +71,8 @@ class Demo:
         Raises:
             DemoFailedError: something that must hold did not.
         """
-        self._until("the engines to be healthy", lambda: self._are_engines("healthy"))
+        self._until("the engines to start", lambda: self._are_engines("healthy"), _START_SECONDS)
+        self._began = time.monotonic()
         self._replay_to(0.33)
         self._drain_and_resume()
         self._replay_to(0.66)
@@ -162,10 +164,10 @@ class Demo:
             self._gateway.check_alive()
             self._fleet.listen(0.1)
             pending = sum(f.pending_stores + f.pending_retrieves for f in self._fleet.figures.values())
-            states = ", ".join(sorted({f.state or "starting" for f in self._fleet.figures.values()}))
-            self._screen.advance(
-                self._fleet.requests, f"{self._hit_tokens():,} tokens hit, {pending} pending, gateway {states}"
-            )
+            seen = {f"gateway {f.state}" if f.state else "engines starting" for f in self._fleet.figures.values()}
+            states = ", ".join(sorted(seen))
+            text = f"{self._hit_tokens():,} tokens hit, {pending} pending, {states}"
+            self._screen.advance(self._fleet.requests, text)
 
     def _check(self, holds: bool, otherwise: str) -> None:
         if not holds:

@@ -135,8 +135,9 @@ def test_operators_messages_are_forbidden_on_the_shared_socket(daemon: Daemon, m
     assert counted(daemon, op, "forbidden") == 1
 
 
-def test_a_party_whose_lock_is_not_held_is_refused(daemon: Daemon) -> None:
-    with RawParty(daemon.run_dir) as party:
+@pytest.mark.parametrize("role", Role)
+def test_a_party_whose_lock_is_not_held_is_refused(daemon: Daemon, role: Role) -> None:
+    with RawParty(daemon.run_dir, role) as party:
         party.die()
 
         reply = party.try_register()

@@ -11,7 +11,7 @@ RUN python -m venv /opt/kvgate && /opt/kvgate/bin/pip install --no-cache-dir -c 
 
 FROM python:3.11-slim
 COPY --from=build /opt/kvgate /opt/kvgate
-# Not root. Engines read and write the pool file: run them under the same uid, or share a group by --run-dir-group.
+# Not root. Engines read and write the pool file: run them under the same uid, or share a group by KVGATE_RUN_DIR_GROUP.
 RUN useradd --uid 10001 --create-home kvgate && install -d -o kvgate -g kvgate /kvgate
 USER kvgate
 ENV PATH=/opt/kvgate/bin:$PATH

@@ -220,7 +220,7 @@ class WireControl:
         try:
             return self._client.request(message)
         except GatewayUnreachable as error:
-            raise Unreachable(str(error)) from None
+            raise Unreachable(f"{error}; kvgate doctor tells more") from None
         except GatewayRefused as refusal:
             raise Refused(refusal.error.message) from None
 

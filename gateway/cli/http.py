@@ -123,7 +123,11 @@ def _as_error(answer: httpx.Response) -> ControlError:
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         return Refused(f"{answer.url} answered {answer.status_code}, which is no answer of a gateway's admin API")
-    return Unreachable(detail) if code == "unreachable" else Refused(detail)
+    if code == "unreachable":
+        return Unreachable(detail)
+    if answer.status_code == httpx.codes.UNAUTHORIZED:
+        return Refused("the admin token is missing or wrong: give --token-file or KVGATE_ADMIN_TOKEN")
+    return Refused(detail)
 
 
 def _read(document: type[Document], answer: httpx.Response) -> Document:

@@ -109,6 +109,10 @@ def _as_problem(request: Request, error: Exception) -> ProblemError:
             errors = [_field_problem(found) for found in error.errors()]
             detail = "; ".join(f"{found.field}: {found.reason}" for found in errors)
             return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", detail, errors=errors)
+        case HTTPException(status_code=HTTPStatus.BAD_REQUEST):  # FastAPI's, for a body that is not even text
+            found = FieldProblem(field="body", reason="this is no JSON: it cannot be decoded")
+            detail = f"{found.field}: {found.reason}"
+            return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", detail, errors=[found])
         case HTTPException():
             status = HTTPStatus(error.status_code)
             detail = (

@@ -68,6 +68,8 @@ def test_commands_on_pages_exist(page: Path) -> None:
             assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), line
         elif words and words[0].removeprefix(".venv/bin/") == "kvgate":
             _parse(words[1:])
+        elif words[:1] == [".venv/bin/python"]:
+            assert (ROOT / words[1]).is_file(), line
         else:
             assert words == [] or words[0] in {"curl", "export"}, line
 

@@ -5,6 +5,7 @@ engine's thread, so it is written to be quick.
 """
 
 from array import array
+from collections.abc import Sequence
 
 from adapter.actions import Transfer
 from adapter.identity import CacheIdentity
@@ -43,6 +44,11 @@ def transfer_of(
     if not isinstance(request_id, str):
         raise ValueError(f"request_id is {request_id!r}, expected a string")  # noqa: TRY004 - one error for all of it
     chunk, block = identity.chunk_tokens, identity.block_tokens
+    for name, number in (("start", op.start), ("end", op.end), ("skip_first_tokens", op.skip_first_tokens)):
+        if type(number) is not int and (name != "end" or number is not None):
+            raise ValueError(f"{name} is {number!r}, expected a whole number of tokens")
+    if not isinstance(op.keys, Sequence):
+        raise ValueError(f"keys are {_shortened(op.keys)}, expected a sequence of bytes")  # noqa: TRY004 - as above
     keys = tuple(op.keys)
     if not all([type(key) is bytes and len(key) == KEY_BYTES for key in keys]):  # noqa: C419 - a list is faster
         raise ValueError(f"keys must be bytes of {KEY_BYTES} each")

@@ -460,6 +460,8 @@ class Core:
         self._leases.expire(now)
         self._stores.expire(now)
         self._move_drains(now)
+        if self._drains.engines:
+            self._drains.forget_left(self._parties.engines(), now)
 
     def take_effects(self) -> list[Effect]:
         """What the shell must write, in order; the list is emptied."""

@@ -5,7 +5,7 @@ only whether some remains and how to cut it. Runs on the loop's thread.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,6 +14,8 @@ from gateway.core.types import Counts, DrainRecord, Refusal
 from gateway.wire.codes import DrainOutcome, ErrorCode, Lifecycle
 
 MAX_DEADLINE_SECONDS = 86400.0
+#: An engine that was drained alone and has left may come back under its name for so long, and is drained still.
+FORGET_SECONDS = 3600.0
 
 _OUTCOMES = {
     Action.COMPLETE: DrainOutcome.COMPLETED,
@@ -41,11 +43,16 @@ class Work(Protocol):
 
 @dataclass
 class EngineDrain:
-    """One engine drained alone."""
+    """One engine drained alone.
+
+    Attributes:
+        left_at: since when it has no party (monotonic); None while it has one, or has not been looked at.
+    """
 
     id: str
     deadline: float
     state: Lifecycle = Lifecycle.DRAINING
+    left_at: float | None = None
 
 
 class Drains:
@@ -239,6 +246,16 @@ class Drains:
             drain.state = Lifecycle.DRAINED
 
     # -- time
+
+    def forget_left(self, present: Container[str], now: float) -> None:
+        """Forget the drain of an engine whose last party left long ago: names of pods come and go for ever."""
+        for engine, drain in list(self.engines.items()):
+            if engine in present:
+                drain.left_at = None
+            elif drain.left_at is None:
+                drain.left_at = now
+            elif drain.state is Lifecycle.DRAINED and now - drain.left_at >= FORGET_SECONDS:
+                del self.engines[engine]
 
     def move(self, now: float, wall: float) -> None:
         """Something may have ended, or time has passed: complete or cut what is due."""

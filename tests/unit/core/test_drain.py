@@ -324,6 +324,19 @@ def test_an_engine_is_forced_at_once():
     assert tables.core.engine_states() == {"one": (DRAINED, False), "two": (READY, False)}
 
 
+def test_the_drain_of_an_engine_that_left_is_forgotten_after_an_hour():
+    tables, one, _ = two_engines()
+    tables.core.drain_engine("one", 0.0, tables.now)
+    tables.core.tick(tables.now, tables.now)
+    tables.core.unregister(one, tables.now)
+    tables.core.party_died(one, tables.now)
+    start = tables.now
+    for later, is_known in ((0.0, True), (3599.0, True), (3600.0, False)):
+        tables.core.tick(start + later, start + later)
+        assert ("one" in tables.core.engine_states()) is is_known
+    tables.core.check()
+
+
 def test_the_gateways_resume_leaves_an_engine_drained_alone():
     tables, one, _ = two_engines()
     tables.core.drain_engine("one", 0.0, tables.now)

@@ -300,6 +300,7 @@ def test_a_pool_that_was_replaced_is_attached_to_anew(tmp_path: Path) -> None:
             engine.wait_healthy()
             assert engine.total("drains", trigger="restarted") == 1
             stored(engine)
+            assert engine.total("operations", kind="store", outcome="stored") == 1, "into the new pool: it was mapped"
             assert second.of(Reserve)
             assert not first.of(Reserve)
 

@@ -1,6 +1,7 @@
 # make setup   the virtual environment, with everything below
 # make demo    two engines, one gateway: drain, SIGKILL, warm restart, every retrieved byte compared
-# make test    all tests
+# make test    all tests, but for those that need a vLLM
+# make test-engine, make demo-vllm   with a real vLLM, in an environment of its own
 # make bench   every figure that is promised, measured here; BENCH_ARGS="--quick --only ping" for less
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: setup demo test bench check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -27,8 +28,17 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard gateway/device/*.c)
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
+demo-vllm:
+	scripts/setup-vllm
+	.venv-vllm/bin/python -m examples.vllm
+
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Starting a vLLM takes longer than a test may.
+test-engine:
+	scripts/setup-vllm
+	.venv-vllm/bin/python -m pytest --timeout=600 tests/engine $(PYTEST_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -50,5 +60,5 @@ fix: $(STAMP)
 	$(BIN)/python -m gateway.admin.openapi > docs/openapi.json
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

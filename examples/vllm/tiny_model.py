@@ -1,11 +1,14 @@
 """A tiny Llama with random weights, made on the spot: what the demo and the engine tests let vLLM serve.
 
+``python -m examples.vllm.tiny_model FOLDER`` makes one.
+
 Owns: the model's folder. Must not know: vLLM, kvgate. Runs in vLLM's environment, which has torch and transformers.
 
 Its tokens mean nothing, but they are the same in every process: weights come from a fixed seed, and each token depends
 on all keys and values before it.
 """
 
+import argparse
 from pathlib import Path
 
 import torch
@@ -55,3 +58,17 @@ def make(folder: Path, *, layers: int = 8, hidden: int = 512, seed: int = 7) -> 
     torch.manual_seed(seed)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def main() -> None:
+    """Make the model in the folder that is named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=512)
+    arguments = parser.parse_args()
+    make(arguments.folder, layers=arguments.layers, hidden=arguments.hidden)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""A vLLM in another process, driven from a test."""
+
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.daemon import REPOSITORY
+
+BLOCK_TOKENS = 32  # what attention on a CPU takes, or a multiple
+CHUNK_TOKENS = 256
+
+
+def prompt(tokens: int, seed: int) -> list[int]:
+    """A prompt of so many tokens; other seeds share no prefix."""
+    ids = random.Random(seed)
+    return [ids.randrange(2, 500) for _ in range(tokens)]
+
+
+class VllmError(Exception):
+    """The engine could not do what it was told; its last words are in the message."""
+
+
+class Vllm:
+    """One engine process. Its methods are those of ``tests.engine.host.Host``.
+
+    Args:
+        model: folder.
+        run_dir: of the gateway.
+        extra: more ``kvgate.`` settings.
+        settings: of vLLM, over those of the host.
+    """
+
+    def __init__(self, model: Path, run_dir: Path, extra: dict[str, Any] | None = None, **settings: Any) -> None:
+        own = {
+            "kvgate.run_dir": str(run_dir),
+            "kvgate.heartbeat_seconds": 0.5,
+            "kvgate.lookup_timeout_seconds": 5.0,  # a machine that is busy is no reason to find nothing
+            **(extra or {}),
+        }
+        told = {"model": str(model), "extra": own, **settings}
+        self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed with the engine
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.engine.host", json.dumps(told)],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self._buffer = b""
+
+    def wait_started(self, seconds: float = 300.0) -> Self:
+        """Until it takes commands; one that does not is ended."""
+        try:
+            assert self._answer(seconds) == "ready"
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def tell(self, command: str, **arguments: Any) -> None:
+        """Give a command and do not wait for its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": command, **arguments}).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def hear(self, seconds: float = 300.0) -> Any:
+        """The answer to a command that was given."""
+        return self._answer(seconds)
+
+    def ask(self, command: str, seconds: float = 300.0, **arguments: Any) -> Any:
+        """Give a command and wait for its answer."""
+        self.tell(command, **arguments)
+        return self._answer(seconds)
+
+    def generate(self, tokens: Sequence[int], max_tokens: int = 1, request_id: str = "r", **options: Any) -> Any:
+        """One request to its end."""
+        self.ask("add", request_id=request_id, prompt=list(tokens), max_tokens=max_tokens, **options)
+        return self.ask("run")[request_id]
+
+    def log(self) -> str:
+        """All it has written so far."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def close(self) -> None:
+        """End it; what it held goes with it."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(30)
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            assert stream is not None
+            stream.close()
+
+    def __enter__(self) -> Self:
+        return self.wait_started()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answer(self, seconds: float) -> Any:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            data = os.read(descriptor, 1 << 16) if ready else b""
+            if not data:
+                raise VllmError(f"{'it ended' if ready else 'no answer in time'}:\n{self.log()[-6000:]}")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise VllmError(f"{reply['error']}\n{self.log()[-3000:]}")
+        return reply["answer"]

@@ -1,0 +1,179 @@
+"""Whatever becomes of the gateway, of a load or of a request: the tokens are those of an engine without a cache."""
+
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.wire.codes import Lifecycle
+from gateway.wire.messages import Drain, Resume
+from tests.engine.conftest import at_rest
+from tests.engine.engine import Vllm, prompt
+from tests.support.daemon import Daemon
+from tests.support.poll import until
+
+
+def computed(engine: Vllm, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
+    """The tokens without a cache."""
+    assert engine.ask("forget_prefixes")
+    return [engine.generate(asked, max_tokens, f"c{i}", skip_reading=True)["tokens"] for i, asked in enumerate(prompts)]
+
+
+def add(engine: Vllm, prompts: Sequence[list[int]], max_tokens: int) -> None:
+    for i, asked in enumerate(prompts):
+        engine.ask("add", request_id=f"r{i}", prompt=asked, max_tokens=max_tokens)
+
+
+def tokens_of(outputs: dict[str, Any]) -> list[list[int]]:
+    return [outputs[name]["tokens"] for name in sorted(outputs)]
+
+
+def store(engine: Vllm, asked: list[int]) -> None:
+    engine.generate(asked)
+    assert engine.ask("settle")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_a_gateway_that_dies_while_requests_run(first: Vllm, second: Vllm, daemon: Daemon, number: int) -> None:
+    prompts = [prompt(1500, seed) for seed in range(20, 23)]
+    add(first, prompts, 24)
+    first.ask("step", steps=3)
+
+    daemon.stop(number)
+    outputs = first.ask("run")
+
+    assert {output["reason"] for output in outputs.values()} == {"length"}
+    daemon.start()
+    assert first.ask("wait_healthy")
+    assert second.ask("wait_healthy")
+    assert tokens_of(outputs) == computed(first, prompts, 24)
+    asked = prompt(1024, 23 + number)
+    store(first, asked)
+    assert second.generate(asked)["cached"] == 1024, "hits are back without restarting an engine"
+
+
+def test_a_gateway_that_hangs_before_a_lookup(first: Vllm, second: Vllm, daemon: Daemon) -> None:
+    asked = prompt(1024, 30)
+    store(first, asked)
+    daemon.pause()
+
+    output = second.generate(asked, 4)
+
+    daemon.go_on()
+    assert output["cached"] == 0
+    assert output["seconds"] < 10
+    assert second.ask("wait_healthy")
+    assert output["tokens"] == computed(second, [asked], 4)[0]
+    assert second.ask("forget_prefixes")
+    assert second.generate(asked)["cached"] == 1024
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["hangs", "dies"])
+def test_a_gateway_that_is_lost_between_lookup_and_load(first: Vllm, second: Vllm, daemon: Daemon, number: int) -> None:
+    asked = prompt(1024, 31 + number)
+    store(first, asked)
+    second.ask("signal_at_load", pid=daemon.pid, number=number)
+
+    output = second.generate(asked, 4)
+
+    if number == signal.SIGSTOP:
+        daemon.go_on()
+    else:
+        daemon.wait()
+        daemon.start()
+    assert output["seconds"] < 15, "a load settles within 3 s"
+    assert second.ask("wait_healthy")
+    assert output["tokens"] == computed(second, [asked], 4)[0]
+
+
+def test_a_gateway_that_drains_and_resumes(first: Vllm, second: Vllm, daemon: Daemon) -> None:
+    asked = prompt(1024, 32)
+    store(first, asked)
+    with daemon.admin_client() as client:
+        client.request(Drain(number=0, deadline_seconds=5, requested_by="test"))
+        until(lambda: daemon.snapshot().state is Lifecycle.DRAINED)
+
+        output = second.generate(asked, 4)
+
+        client.request(Resume(number=0, requested_by="test"))
+    assert output["cached"] == 0
+    assert second.ask("wait_healthy")
+    assert output["tokens"] == computed(second, [asked], 4)[0]
+    assert second.ask("forget_prefixes")
+    assert second.generate(asked)["cached"] == 1024
+
+
+def test_a_reset_needs_no_gateway(first: Vllm, daemon: Daemon) -> None:
+    daemon.kill()
+
+    answer = first.ask("reset")
+
+    daemon.start()
+    assert answer["done"]
+    assert answer["seconds"] < 1
+
+
+@pytest.mark.parametrize("chunk", [0, 2, 7], ids=["first", "middle", "last"])
+def test_a_load_that_fails(first: Vllm, second: Vllm, daemon: Daemon, chunk: int) -> None:
+    asked = prompt(2048, 40 + chunk)
+    store(first, asked)
+    second.ask("fail_loads_from", chunk=chunk)
+
+    output = second.generate(asked, 4)
+
+    second.ask("fail_loads_from", chunk=-1)
+    assert output["tokens"] == computed(second, [asked], 4)[0]
+    at_rest(daemon)
+
+
+@pytest.mark.parametrize("stage", ["lookup", "load"])
+def test_an_abort(first: Vllm, second: Vllm, daemon: Daemon, stage: str) -> None:
+    asked = prompt(2048, 50 + len(stage))
+    store(first, asked)
+    if stage == "lookup":
+        daemon.pause()
+    else:
+        second.ask("hold_copies", hold=True)
+    second.ask("add", request_id="r", prompt=asked)
+    until(lambda: (second.ask("step"), second.ask("facts")["pending"][1] or stage == "lookup")[1])
+    assert second.ask("facts")["tracked"] == 1
+
+    second.ask("abort", request_id="r")
+
+    if stage == "lookup":
+        daemon.go_on()
+    else:
+        assert second.ask("facts")["blocks_held"] > 0, "they are being written"
+        second.ask("hold_copies", hold=False)
+    second.ask("quiesce")
+    assert second.ask("facts")["blocks_held"] == 0
+    at_rest(daemon)
+
+
+def test_a_request_that_ends_while_its_chunks_are_copied_holds_no_blocks(first: Vllm, daemon: Daemon) -> None:
+    first.ask("hold_copies", hold=True)
+    first.generate(prompt(1024, 60), 2)
+    facts = first.ask("facts")
+    first.ask("hold_copies", hold=False)
+
+    assert facts["pending"][0] > 0
+    assert (facts["blocks_held"], facts["requests"], facts["tracked"]) == (0, 0, 0)
+    assert first.ask("settle")
+    at_rest(daemon)
+
+
+def test_two_engines_at_once_with_the_same_request_id(first: Vllm, second: Vllm, daemon: Daemon) -> None:
+    one, other = prompt(2048, 70), prompt(2048, 71)
+    store(first, one)
+    store(second, other)
+    for engine, asked in ((first, other), (second, one)):
+        engine.ask("add", request_id="same", prompt=asked, max_tokens=8)
+    first.tell("run")
+    second.tell("run")
+    outputs = first.hear()["same"], second.hear()["same"]
+
+    assert [output["cached"] for output in outputs] == [2048, 2048]
+    assert outputs[0]["tokens"] == computed(first, [other], 8)[0]
+    assert outputs[1]["tokens"] == computed(second, [one], 8)[0]
+    at_rest(daemon)

@@ -1,0 +1,39 @@
+"""A KV cache that is too small: requests are preempted and blocks reused while they are being stored."""
+
+from pathlib import Path
+
+import torch
+
+from tests.engine.engine import BLOCK_TOKENS, CHUNK_TOKENS, Vllm, prompt
+from tests.support.daemon import Daemon
+
+NUM_BLOCKS = 80
+PROMPTS = [prompt(600, seed) for seed in range(80, 85)]
+GENERATED = 60  # more than the last block of a prompt has room for
+
+
+def test_no_stored_chunk_holds_foreign_bytes(model: Path, second: Vllm, daemon: Daemon, tmp_path: Path) -> None:
+    name = {"kvgate.engine_name": "tiny"}
+    with Vllm(model, daemon.run_dir, num_gpu_blocks_override=NUM_BLOCKS, max_model_len=1024, extra=name) as tiny:
+        assert tiny.ask("wait_healthy")
+        for i, asked in enumerate(PROMPTS):
+            tiny.ask("add", request_id=f"r{i}", prompt=asked, max_tokens=GENERATED)
+        outputs = tiny.ask("run")
+        assert tiny.ask("settle")
+        facts = tiny.ask("facts")
+        assert facts["preemptions"] > 0, "or nothing was tested"
+        assert facts["pending"] == [0, 0, 0]
+        assert facts["blocks_held"] == 0
+
+    for i, asked in enumerate(PROMPTS):
+        whole = asked[: len(asked) // CHUNK_TOKENS * CHUNK_TOKENS]
+        loaded, computed = tmp_path / "loaded", tmp_path / "computed"
+        assert second.ask("forget_prefixes")
+        output = second.generate(asked, GENERATED)
+        assert output["cached"] == len(whole), "every chunk was stored in the end"
+        assert second.ask("save_kv", request_tokens=whole, path=str(loaded)) == len(whole) // BLOCK_TOKENS
+        assert second.ask("forget_prefixes")
+        without = second.generate(asked, GENERATED, skip_reading=True)
+        assert second.ask("save_kv", request_tokens=whole, path=str(computed)) == len(whole) // BLOCK_TOKENS
+        assert torch.allclose(torch.load(loaded), torch.load(computed), atol=1e-4)
+        assert outputs[f"r{i}"]["tokens"] == without["tokens"] == output["tokens"]

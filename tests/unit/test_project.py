@@ -92,6 +92,18 @@ def test_links_and_paths_on_pages_exist(page: Path) -> None:
     assert missing == []
 
 
+def test_every_test_named_by_a_claim_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _text(ROOT / "docs" / "claims.md"))
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not re.search(rf"^(?:def {name}\(|{name} = )", _text(ROOT / path), re.MULTILINE)
+    ]
+
+    assert len(named) > 50
+    assert missing == []
+
+
 def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     linked = set(re.findall(r"\]\(([\w-]+\.md)\)", _text(folder / "README.md")))

@@ -68,10 +68,14 @@ def _serve(run_dir: Path) -> None:
 
 
 def _copy_until(engine: Engine, blocks: list[int], end: float) -> None:
+    """It is a load, whatever comes of it: on a machine that starves it an operation may expire."""
     while time.monotonic() < end:
-        keys = new_keys(CHUNKS)
-        engine.store(keys, blocks)
-        engine.retrieve(keys, blocks)
+        op = LoadStoreOp(new_keys(CHUNKS), blocks)
+        for submit in (engine.worker.submit_store_request, engine.worker.submit_retrieve_request):
+            submit("load", op)
+            assert engine.worker.wait_settled(60)
+        engine.worker.get_finished()
+        engine.worker.get_block_ids_with_load_errors()
 
 
 def _hold(engine: Engine, blocks: list[int]) -> None:

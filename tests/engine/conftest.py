@@ -75,6 +75,7 @@ def _ready(engine: Vllm) -> Iterator[Vllm]:
     engine.ask("fail_loads_from", chunk=-1)
     assert engine.ask("settle")
     engine.ask("quiesce")
+    engine.ask("undo_reset")
     facts = engine.ask("facts")
     left = {name: facts[name] for name in ("pending", "tracked", "requests", "blocks_held")}
     assert left == {"pending": [0, 0, 0], "tracked": 0, "requests": 0, "blocks_held": 0}

@@ -161,6 +161,10 @@ class Host:
         done = self._engine.reset_prefix_cache(reset_connector=True)
         return {"done": done, "seconds": time.monotonic() - began}
 
+    def undo_reset(self) -> None:
+        """Keys are again those of every engine. Nothing but a test may do this: what was reset is found again."""
+        self._scheduler._prompts.reset(b"")
+
     def digests(self, kind: str) -> dict[str, list[str]]:
         return self._copies.digests[kind]
 

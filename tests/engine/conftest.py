@@ -70,6 +70,7 @@ def _ready(engine: Vllm) -> Iterator[Vllm]:
     """Healthy, with nothing of its own cached; afterwards nothing may be pending, held or tracked."""
     assert engine.ask("wait_healthy"), engine.ask("facts")
     assert engine.ask("forget_prefixes")
+    engine.ask("forget_digests")
     yield engine
     engine.ask("hold_copies", hold=False)
     engine.ask("fail_loads_from", chunk=-1)

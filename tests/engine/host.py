@@ -168,6 +168,10 @@ class Host:
     def digests(self, kind: str) -> dict[str, list[str]]:
         return self._copies.digests[kind]
 
+    def forget_digests(self) -> None:
+        for digests in self._copies.digests.values():
+            digests.clear()
+
     def fail_loads_from(self, chunk: int) -> None:
         self._copies.fail_loads_from = chunk
 

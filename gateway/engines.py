@@ -10,8 +10,10 @@ go with the party, and while it is silent.
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import islice
 
 from gateway.metrics.table import ADAPTER_BY_NAME, Type
 from gateway.wire.codes import State
@@ -188,12 +190,21 @@ class EngineStats:
             for label, engine in self._engines.items()
         }
 
-    def transfers(self) -> Iterator[TransferInfo]:
-        """Operations pending as last told, then the last ones settled, newest first."""
-        for party, known in self._parties.items():
-            for operation in known.pending:
-                yield TransferInfo(engine=known.engine, party=party.hex(), operation=operation)
-        yield from reversed(self._settled)
+    def transfers(self, most: int = 0) -> Iterator[TransferInfo]:
+        """Operations pending as last told, then the last ones settled, newest first.
+
+        Args:
+            most: so many of each kind, of those pending the oldest; 0: all.
+        """
+        is_bounded = 0 < most < MAX_COUNT
+        pending: Iterable[tuple[OperationInfo, bytes, _Party]] = (
+            (operation, party, known) for party, known in self._parties.items() for operation in known.pending
+        )
+        if is_bounded:
+            pending = nlargest(most, pending, key=lambda one: one[0].age_seconds)
+        for operation, party, known in pending:
+            yield TransferInfo(engine=known.engine, party=party.hex(), operation=operation)
+        yield from islice(reversed(self._settled), most if is_bounded else None)
 
     def _note_if_left(self, label: str, now: float) -> None:
         if all(party.engine != label for party in self._parties.values()):

@@ -337,7 +337,9 @@ class Service:
     # -- operators
 
     def _snapshot(self, request: messages.SnapshotRequest, now: float) -> AnyReply:
-        return self._snapshots.take(request.number, transfers=request.transfers, now=now)
+        return self._snapshots.take(
+            request.number, transfers=request.transfers, max_transfers=request.max_transfers, now=now
+        )
 
     def _drain(self, request: messages.Drain, now: float) -> AnyReply:
         if request.engine:

@@ -57,8 +57,8 @@ class SnapshotSource:
     run_dir: str
     allocated_bytes: Callable[[], int]
 
-    def take(self, number: int, *, transfers: bool, now: float) -> SnapshotReply:
-        """What is, at this moment."""
+    def take(self, number: int, *, transfers: bool, now: float, max_transfers: int = 0) -> SnapshotReply:
+        """What is, at this moment; of operations the most telling ``max_transfers`` of each kind, 0: all."""
         state = self.core.state
         health, _ = self.checks.health(now)
         usage = self.core.namespace_usage()
@@ -88,7 +88,7 @@ class SnapshotSource:
             gauges=tuple(self._gauges(usage)),
             counters=tuple(self._counters()),
             histograms=tuple(self._histograms()),
-            transfers=tuple(self.engines.transfers()) if transfers else (),
+            transfers=tuple(self.engines.transfers(max_transfers)) if transfers else (),
             run_dir=self.run_dir,
             loop_age_seconds=self.checks.age_seconds("loop", now),
         )

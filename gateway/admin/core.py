@@ -45,8 +45,8 @@ class CoreClient:
         self._context = zmq.asyncio.Context(io_threads=1)
         self._admin = WireLink(self._context, admin_socket, _SOFTWARE)
         self._engine_socket = engine_socket
-        #: By ``transfers``: the snapshot that is not asked for yet, which later callers may share.
-        self._coming: dict[bool, asyncio.Task[SnapshotReply]] = {}
+        #: By what it is to hold: the snapshot that is not asked for yet, which later callers may share.
+        self._coming: dict[tuple[bool, int], asyncio.Task[SnapshotReply]] = {}
         self._last_snapshot = 0.0  # monotonic, when the last one was asked for
 
     async def __aenter__(self) -> Self:
@@ -60,29 +60,35 @@ class CoreClient:
         """Ask nothing more: who waits for an answer is told so at once."""
         self._admin.close()
 
-    async def snapshot(self, *, transfers: bool = False) -> SnapshotReply:
+    async def snapshot(self, *, transfers: bool = False, max_transfers: int = 0) -> SnapshotReply:
         """What is, now: taken after this call began, and shared with whoever else asks at the same time.
+
+        Args:
+            transfers: with the operations.
+            max_transfers: so many pending ones, the oldest, and so many settled ones, the latest; 0: all.
 
         Raises:
             GatewayUnreachable: the core did not answer in time.
             GatewayRefused: it answered with an error.
         """
-        coming = self._coming.get(transfers)
+        wanted = (transfers, max_transfers)
+        coming = self._coming.get(wanted)
         if coming is None:
-            coming = asyncio.create_task(self._take_snapshot(transfers=transfers))
+            coming = asyncio.create_task(self._take_snapshot(*wanted))
             coming.add_done_callback(_forget_error)
-            self._coming[transfers] = coming
+            self._coming[wanted] = coming
         return await asyncio.shield(coming)  # one who gives up waiting does not take it from the others
 
     async def change(self, message: Request) -> AnyReply:
         """Ask for a change; the same errors as ``snapshot``."""
         return await self._admin.request(message, CHANGE_TIMEOUT_SECONDS)
 
-    async def _take_snapshot(self, *, transfers: bool) -> SnapshotReply:
+    async def _take_snapshot(self, transfers: bool, max_transfers: int) -> SnapshotReply:
         await asyncio.sleep(max(0.0, self._last_snapshot + _SNAPSHOT_INTERVAL_SECONDS - time.monotonic()))
         self._last_snapshot = time.monotonic()
-        del self._coming[transfers]  # what is sent now may be too old for whoever comes from here on
-        reply = await self._admin.request(SnapshotRequest(number=0, transfers=transfers), READ_TIMEOUT_SECONDS)
+        del self._coming[transfers, max_transfers]  # what is sent now may be too old for whoever comes from here on
+        request = SnapshotRequest(number=0, transfers=transfers, max_transfers=max_transfers)
+        reply = await self._admin.request(request, READ_TIMEOUT_SECONDS)
         if not isinstance(reply, SnapshotReply):
             raise GatewayUnreachable(f"the gateway answered SNAPSHOT with {type(reply).__name__}")
         return reply

@@ -351,9 +351,14 @@ class EndRead(Request, frozen=True, kw_only=True, tag="DONE"):
 
 
 class SnapshotRequest(Request, frozen=True, kw_only=True, tag="SNAPSHOT"):
-    """Everything an operator or a scrape may see; ``transfers`` adds the lists of operations."""
+    """Everything an operator or a scrape may see; ``transfers`` adds the lists of operations.
+
+    Attributes:
+        max_transfers: so many pending operations, the oldest, and so many settled ones, the latest; 0: all.
+    """
 
     transfers: bool = False
+    max_transfers: int = 0
 
 
 class Drain(Request, frozen=True, kw_only=True, tag="DRAIN"):

@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import pytest
 
 from gateway import engines
@@ -259,6 +260,23 @@ def test_a_removed_party_that_stays_away_is_forgotten_in_time() -> None:
     assert "engine" in stats.readings()
     stats.tick(100.0 + 2 * engines.KEEP_SECONDS + 3)
     assert "engine" not in stats.readings()
+
+
+def test_a_bound_keeps_the_oldest_pending_and_the_latest_settled() -> None:
+    stats = two_parties()
+    stats.heartbeat(A, told(pending=(aged(1, 3.0), aged(2, 9.0)), settled=(operation(3, OutcomeKind.STORED),)), 101, 0)
+    stats.heartbeat(B, told(pending=(aged(4, 5.0),), settled=(operation(5, OutcomeKind.STORED),)), 101, 0)
+
+    def numbers(most: int) -> list[int]:
+        return [transfer.operation.number for transfer in stats.transfers(most)]
+
+    assert numbers(1) == [2, 5]
+    assert numbers(2) == [2, 4, 5, 3]
+    assert sorted(numbers(0)) == sorted(numbers(-1)) == sorted(numbers(2**63)) == [1, 2, 3, 4, 5]
+
+
+def aged(number: int, age_seconds: float) -> OperationInfo:
+    return msgspec.structs.replace(operation(number), age_seconds=age_seconds)
 
 
 def test_transfers_are_the_pending_ones_then_the_settled_newest_first() -> None:

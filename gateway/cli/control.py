@@ -4,6 +4,7 @@ Owns: what can be asked, the errors of asking, and the way over the wire. Must n
 the main thread. Both ways give the same documents.
 """
 
+import contextlib
 import getpass
 import os
 import socket
@@ -14,6 +15,8 @@ from typing import Protocol
 from gateway import __version__
 from gateway.admin import views
 from gateway.client import GatewayClient, GatewayRefused, GatewayUnreachable
+from gateway.lock import LockObserver, daemon_offset
+from gateway.run_dir import POOL
 from gateway.wire import messages
 from gateway.wire.codes import Lifecycle
 
@@ -80,7 +83,10 @@ class Control(Protocol):
         ...
 
     def is_gone(self) -> bool:
-        """Whether nobody listens any more; False when somebody does, however silent. Never raises."""
+        """Whether it has ended, as far as can be seen from here; False while somebody listens, however silent.
+
+        Never raises.
+        """
         ...
 
     def close(self) -> None:
@@ -104,18 +110,21 @@ class WireControl:
         self._path = admin_dir / "admin.sock"
         self._client = GatewayClient(self._path, timeout_seconds=timeout_seconds, software=f"kvgate-cli/{__version__}")
         self._peer = f"pid {os.getpid()}"
+        self._lock: LockObserver | None = None  # of the pool, once the gateway is asked to end
 
     def close(self) -> None:
         """End the connection."""
         self._client.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def is_gone(self) -> bool:
-        """Whether nobody listens any more."""
+        """Whether nobody listens any more, and its lock on the pool is free: its process has let everything go."""
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self._path))
             except (FileNotFoundError, ConnectionRefusedError):
-                return True
+                return self._lock is None or not self._lock.is_held(daemon_offset())
             except OSError:
                 return False
         return False
@@ -136,6 +145,8 @@ class WireControl:
 
     def drain(self, body: views.DrainBody) -> views.Drain:
         """Begin or join a drain."""
+        if body.exit:
+            self._watch_lock()
         reply = self._ask(
             messages.Drain(
                 number=0,
@@ -215,6 +226,15 @@ class WireControl:
         if not isinstance(reply, messages.SnapshotReply):
             raise _unexpected(reply)
         return reply
+
+    def _watch_lock(self) -> None:
+        """Keep an eye on the daemon's lock, on the very file it holds now: it may be removed before the lock is free.
+
+        Where the pool cannot be seen from here, in another container, the sockets alone tell.
+        """
+        if self._lock is None:
+            with contextlib.suppress(OSError):
+                self._lock = LockObserver.open(Path(self._snapshot().run_dir) / POOL)
 
     def _ask(self, message: messages.Request) -> messages.AnyReply:
         try:

@@ -144,7 +144,7 @@ def engines(control: Control, *, name: str | None, as_json: bool) -> None:
 )
 @click.option("--force", is_flag=True, help="Cut work now: --deadline 0.")
 @click.option("--reason", default="", help="For the audit log and for whoever looks later.")
-@click.option("--exit", "and_exit", is_flag=True, help="Stop the gateway when it is drained.")
+@click.option("--exit", "and_exit", is_flag=True, help="Stop the gateway when it is drained, and wait until it has.")
 @click.option("--no-wait", is_flag=True, help="Return when the drain has begun.")
 @_connected
 def drain(
@@ -174,6 +174,8 @@ def drain(
         return
     begun = control.drain(_body(views.DrainBody, deadline_seconds=seconds, reason=reason, exit=and_exit))
     ended = begun if no_wait else _wait_for_drain(control, begun)
+    if not no_wait and ended.exit and ended.outcome is not DrainOutcome.CANCELLED:
+        _wait_until_gone(control)
     if as_json:
         _print_json(ended)
     else:
@@ -205,6 +207,15 @@ def _wait_for_drain(control: Control, begun: views.Drain) -> views.Drain:
             if last.finished_at is None and is_late:
                 raise ControlError("the drain has not ended though its deadline is over")
         return last
+
+
+def _wait_until_gone(control: Control) -> None:
+    """A drained gateway that leaves still lets go of its pool: what comes next may want it at once."""
+    give_up = time.monotonic() + _SLACK_SECONDS
+    while not control.is_gone():
+        if time.monotonic() > give_up:
+            raise ControlError(f"the gateway is drained, and its process has not ended after {_SLACK_SECONDS:g} s")
+        time.sleep(_STEP_SECONDS / 20)
 
 
 def _was_cut(ended: views.Drain) -> bool:

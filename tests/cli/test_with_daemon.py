@@ -1,12 +1,15 @@
 """The command line and a real daemon."""
 
 import json
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from gateway.lock import LockObserver, daemon_offset
 from tests.support.daemon import COMMAND, REPOSITORY, Daemon
 from tests.support.party import RawParty
 from tests.support.poll import until
@@ -77,6 +80,20 @@ def test_exit_stops_the_daemon_when_drained(daemon: Daemon) -> None:
     assert kvgate(daemon, "drain", "--exit").returncode == 0
     assert daemon.wait(30) == 0
     assert kvgate(daemon, "status").returncode == 4
+
+
+def test_when_an_exiting_drain_returns_the_next_may_have_the_pool(daemon: Daemon) -> None:
+    """The daemon is slow to leave: its admin process is stopped, and is waited for."""
+    (admin,) = (pid for pid in daemon.processes() if pid != daemon.pid)
+    os.kill(admin, signal.SIGSTOP)
+    observer = LockObserver.open(daemon.pool)
+    try:
+        assert kvgate(daemon, "drain", "--exit").returncode == 0
+        assert not observer.is_held(daemon_offset())
+    finally:
+        observer.close()
+    purged = kvgate(daemon, "purge", "--yes")
+    assert purged.returncode == 0, purged.stderr
 
 
 def test_an_exiting_drain_that_cuts_exits_3(daemon: Daemon) -> None:

@@ -49,6 +49,7 @@ ROOMS: dict[str, Room] = {
     "gateway.core": Room(_words("gateway.wire.codes"), _words("numpy"), pure=True),
     "gateway.access": Room(),
     "gateway.lock": Room(),
+    "gateway.log": Room(),
     "gateway.pool": Room(_words("gateway.wire gateway.lock"), _words("numpy msgspec")),
     "gateway.device": Room(others=_words("numpy")),
     "gateway.metrics.table": Room(_words("gateway.wire.codes"), pure=True),
@@ -69,8 +70,8 @@ ROOMS: dict[str, Room] = {
     ),
     "gateway.cli": Room(
         _words(
-            "gateway.wire gateway.client gateway.config gateway.run_dir gateway.daemon gateway.admin.views "
-            "gateway.doctor gateway.purge"
+            "gateway.wire gateway.client gateway.config gateway.lock gateway.run_dir gateway.daemon "
+            "gateway.admin.views gateway.doctor gateway.purge"
         ),
         _words("click rich httpx msgspec pydantic"),
     ),
@@ -78,13 +79,13 @@ ROOMS: dict[str, Room] = {
     "gateway": Room(
         _words(
             "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table gateway.client "
-            "gateway.config"
+            "gateway.config gateway.log"
         ),
         _words("msgspec zmq numpy"),
     ),
     # Inside an engine, for engines that ask for it: the gateway's own routes over the adapter. Imported lazily.
     "adapter.admin": Room(
-        _words("adapter.totals gateway.wire gateway.admin gateway.client gateway.config"),
+        _words("adapter.log adapter.totals gateway.wire gateway.admin gateway.client gateway.config"),
         _words("fastapi starlette uvicorn prometheus_client"),
     ),
     "adapter.doctor": Room(
@@ -94,7 +95,7 @@ ROOMS: dict[str, Room] = {
     "adapter": Room(
         LEDGER
         | _words(
-            "adapter.admin gateway.wire gateway.access gateway.device gateway.lock gateway.pool.mapping "
+            "adapter.admin gateway.wire gateway.access gateway.device gateway.lock gateway.log gateway.pool.mapping "
             "gateway.pool.format gateway.metrics.table"
         ),
         _words("msgspec numpy zmq prometheus_client"),

@@ -309,6 +309,7 @@ class Ledger:
         self._running_units -= 1
         grant = operation.grants[chunk]
         if reason is not Reason.NONE:
+            self.totals.failed_verifications += reason is Reason.CHANGED
             operation.lose(chunk, reason)
         elif operation.kind is RETRIEVE:
             operation.move(chunk, DONE)

@@ -136,6 +136,7 @@ def _total_values(totals: Totals, block_tokens: int) -> dict[Key, float]:
         **{("drains", (trigger,)): number for trigger, number in totals.drains.items()},
         **{("settled_by", (proof,)): number for proof, number in totals.settled_by.items()},
         **{("wasted_tokens", (reason,)): blocks * block_tokens for reason, blocks in totals.wasted_blocks.items()},
+        ("failed_verifications", ()): totals.failed_verifications,
         ("loaded_tokens", ()): totals.loaded_blocks * block_tokens,
     }
 

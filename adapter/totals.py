@@ -28,6 +28,7 @@ class Totals:
     Attributes:
         durations: by kind, counts of DURATION_BUCKETS in order, then of everything longer (not cumulative).
         loaded_blocks: blocks filled by retrieves.
+        failed_verifications: chunks whose slot was another's when a retrieve had copied them.
         wasted_blocks: blocks not brought over, by reason: ``load_failed``, ``store_failed``, ``revoked``.
     """
 
@@ -40,6 +41,7 @@ class Totals:
     )
     duration_sums: Counter[OperationKind] = field(default_factory=Counter)
     loaded_blocks: int = 0
+    failed_verifications: int = 0
     wasted_blocks: Counter[str] = field(default_factory=Counter)
 
     def count_settled(self, kind: OperationKind, outcome: OutcomeKind, proof: Proof, seconds: float) -> None:

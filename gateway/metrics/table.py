@@ -57,7 +57,8 @@ class Metric:
 
 
 WAIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0, 10.0)
-DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+#: 33 is an adapter's default deadline of an operation and 3 s: what operations settle by, whatever happens.
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 33.0, 60.0)
 REQUEST_BUCKETS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.02, 0.1, 1.0)
 IDLE_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
@@ -88,6 +89,11 @@ ADAPTER: tuple[Metric, ...] = (
     ),
     Metric("operation_duration_seconds", Type.HISTOGRAM, "Time from submit to settled.", (_KIND,), DURATION_BUCKETS),
     Metric("bytes", Type.COUNTER, "Bytes copied by operations, committed or verified.", (_KIND,)),
+    Metric(
+        "failed_verifications",
+        Type.COUNTER,
+        "Chunks loaded from a slot that was another's after the copy; their blocks are computed anew.",
+    ),
     Metric(
         "drains",
         Type.COUNTER,

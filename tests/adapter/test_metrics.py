@@ -66,6 +66,7 @@ def test_totals_become_samples() -> None:
     adapter.totals.count_settled(OperationKind.STORE, OutcomeKind.STORED, Proof.COPY_DONE, 0.002)
     adapter.totals.bytes[OperationKind.STORE] += 4096
     adapter.totals.loaded_blocks = 3
+    adapter.totals.failed_verifications = 5
     adapter.totals.wasted_blocks["revoked"] = 2
     adapter.measurements.wasted_tokens["released"] = 7
     adapter.measurements.observe(adapter.measurements.lookup_wait, 0.03)
@@ -73,6 +74,7 @@ def test_totals_become_samples() -> None:
     assert value(registry, "settled_by_total", proof="copy_done") == 1
     assert value(registry, "bytes_total", kind="store") == 4096
     assert value(registry, "loaded_tokens_total") == 48
+    assert value(registry, "failed_verifications_total") == 5
     assert value(registry, "wasted_tokens_total", reason="revoked") == 32
     assert value(registry, "wasted_tokens_total", reason="released") == 7
     assert value(registry, "late_replies_total") == 1

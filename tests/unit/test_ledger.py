@@ -209,6 +209,7 @@ def test_a_retrieve_lists_exactly_the_blocks_it_did_not_fill():
     book.begin_copy(number, 3, 0.0)
     book.end_copy(number, 3, Reason.NONE, 0.0)
     assert ended(book) == [(number, OutcomeKind.PARTIAL, Reason.MISSING)]
+    assert book.totals.failed_verifications == 1
     assert book.take_load_errors() == {3, 4, 5}  # blocks 0 to 2 are skipped, 6 and 7 were filled
     assert book.take_load_errors() == set()
     assert book.take_failed_requests() == {"r"}

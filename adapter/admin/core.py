@@ -53,7 +53,7 @@ class AdapterCore:
         """Answer nothing more."""
         self._is_closed = True
 
-    async def snapshot(self, *, transfers: bool = False) -> SnapshotReply:  # noqa: ARG002 - they cost nothing here
+    async def snapshot(self, *, transfers: bool = False, max_transfers: int = 0) -> SnapshotReply:  # noqa: ARG002 - they cost nothing here
         """What is, now."""
         return to_snapshot(self.report(), os.getpid())
 

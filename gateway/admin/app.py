@@ -19,7 +19,9 @@ from starlette.types import ASGIApp
 from gateway import __version__
 from gateway.admin.auth import Access
 from gateway.admin.core import CoreClient
+from gateway.admin.events import Feed, events_router
 from gateway.admin.guard import Guard
+from gateway.admin.page import page_router
 from gateway.admin.probes import probes_router
 from gateway.admin.problems import FieldProblem, Problem, ProblemError, from_refusal
 from gateway.admin.routes import operator_router
@@ -32,16 +34,18 @@ _DESCRIPTION = (
 )
 
 
-def control_app(core: CoreClient, access: Access, core_pid: int | None) -> ASGIApp:
+def control_app(core: CoreClient, feed: Feed, access: Access, core_pid: int | None) -> ASGIApp:
     """Everything, behind the guard."""
-    return Guard(control_routes(core, core_pid), access)
+    return Guard(control_routes(core, feed, core_pid), access)
 
 
-def control_routes(core: CoreClient, core_pid: int | None) -> FastAPI:
+def control_routes(core: CoreClient, feed: Feed, core_pid: int | None) -> FastAPI:
     """Every route of the control listener, with its description in OpenAPI."""
     app = empty_app(_TITLE, _DESCRIPTION, openapi_url="/v1/openapi.json")
     app.include_router(probes_router(core, core_pid=core_pid, shows_reasons=True))
     app.include_router(operator_router(core))
+    app.include_router(events_router(feed))
+    app.include_router(page_router())
     return app
 
 

@@ -17,6 +17,9 @@ from gateway.config import GatewayConfig, admin_token, is_loopback, parse_addres
 #: Read without a token anywhere: probes and scrapes have none.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 
+#: The operator's page, which holds no data: the parts of it lie below this.
+_PAGE, _PARTS = "/", "/page/"
+
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -45,7 +48,8 @@ class Access:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return Decision.FOREIGN_ORIGIN
-        if not self.token or path in OPEN_PATHS or (self.is_loopback and method in _READING):
+        is_open = path in OPEN_PATHS or path == _PAGE or path.startswith(_PARTS)
+        if not self.token or is_open or (self.is_loopback and method in _READING):
             return Decision.ALLOWED
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():

@@ -29,8 +29,8 @@ _SOFTWARE = f"kvgate-admin/{__version__}"
 class Core(Protocol):
     """Whom the routes ask. Both calls raise ``GatewayUnreachable`` and ``GatewayRefused``."""
 
-    async def snapshot(self, *, transfers: bool = False) -> SnapshotReply:
-        """What is, now."""
+    async def snapshot(self, *, transfers: bool = False, max_transfers: int = 0) -> SnapshotReply:
+        """What is, now; of operations so many of each kind, 0: all."""
         ...
 
     async def change(self, message: Request) -> AnyReply:

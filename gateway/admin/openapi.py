@@ -11,12 +11,13 @@ from pathlib import Path
 
 from gateway.admin.app import control_routes
 from gateway.admin.core import CoreClient
+from gateway.admin.events import Feed
 
 
 async def description() -> str:
     """The description as text. Nothing is asked of the sockets, which do not exist."""
     async with CoreClient(admin_socket=Path("admin.sock"), engine_socket=Path("gateway.sock")) as core:
-        return json.dumps(control_routes(core, None).openapi(), indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(control_routes(core, Feed(core), None).openapi(), indent=2, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

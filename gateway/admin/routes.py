@@ -12,6 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from gateway.admin import views
 from gateway.admin.core import Core
+from gateway.admin.overview import MAX_TRANSFERS, Overview, overview_of
 from gateway.admin.problems import ProblemError, responses
 from gateway.wire import messages
 from gateway.wire.codes import Lifecycle
@@ -49,6 +50,11 @@ def add_gateway_routes(router: APIRouter, core: Core) -> None:
     async def get_state() -> views.GatewayState:
         """State, health with its checks, the last drain, engines and pool."""
         return views.state_of(await core.snapshot())
+
+    @router.get("/overview", tags=["gateway"], responses=_READ, operation_id="get_overview")
+    async def get_overview() -> Overview:
+        """A verdict, what is not as it should be with one next step each, and all that the operator's page shows."""
+        return overview_of(await core.snapshot(transfers=True, max_transfers=MAX_TRANSFERS), time.time())
 
     @router.post(
         "/drain",

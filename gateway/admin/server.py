@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from gateway.admin.app import control_app, probe_app
 from gateway.admin.auth import Access
 from gateway.admin.core import CoreClient
+from gateway.admin.events import Feed
 from gateway.admin.watchdog import Watchdog
 from gateway.config import parse_address
 
@@ -29,6 +30,7 @@ log = logging.getLogger("kvgate.admin")
 ADMIN_FILE = "admin.json"
 _PARENT_POLL_SECONDS = 0.2
 _GRACE_SECONDS = 2  # for requests under way when we stop
+_DEAF_PEER_MILLISECONDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ async def serve(settings: AdminSettings) -> None:
     with contextlib.ExitStack() as stack:
         control = stack.enter_context(_listen("admin", settings.address))
         probe = stack.enter_context(_listen("probe", settings.probe)) if settings.probe else None
-        async with CoreClient(admin_socket=admin_socket, engine_socket=engine_socket) as core:
-            servers = {_server(control_app(core, settings.access, settings.core_pid)): control}
+        async with (
+            CoreClient(admin_socket=admin_socket, engine_socket=engine_socket) as core,
+            Feed(core).running() as feed,
+        ):
+            servers = {_server(control_app(core, feed, settings.access, settings.core_pid)): control}
             if probe is not None:
                 servers[_server(probe_app(core, settings.core_pid))] = probe
             stopping = asyncio.Event()
@@ -76,6 +81,7 @@ async def serve(settings: AdminSettings) -> None:
             serving = [asyncio.create_task(server.serve([listener])) for server, listener in servers.items()]
             await _until_stopped_or_orphaned(stopping, settings.core_pid)
             core.close()  # who waits for the end of a drain is answered, not cut off
+            await feed.close()  # and who watches is at the end of the stream
             for server in servers:
                 server.should_exit = True
             await asyncio.gather(*serving)
@@ -116,6 +122,8 @@ def _listen(name: str, address: str) -> socket.socket:
         raise OSError(f"cannot listen on {name} address {address}: {error}") from error
     # Accepted connections inherit it: an answer's head and body are two writes, and must not wait for each other's ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # The same: a peer that takes nothing of what is sent to it is gone after so long, and what the kernel holds for it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAF_PEER_MILLISECONDS)
     return listener
 
 

@@ -35,7 +35,9 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class _Document(BaseModel):
+class Document(BaseModel):
+    """What a route answers with."""
+
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
@@ -87,7 +89,7 @@ class ClearBody(_Body):
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
-class Check(_Document):
+class Check(Document):
     """One health check. A critical one that fails makes the gateway unhealthy."""
 
     name: str
@@ -97,7 +99,7 @@ class Check(_Document):
     reason: str
 
 
-class RemainingWork(_Document):
+class RemainingWork(Document):
     """What a drain still waits for."""
 
     operations: int
@@ -105,7 +107,7 @@ class RemainingWork(_Document):
     dirty: int
 
 
-class Drain(_Document):
+class Drain(Document):
     """A drain of the gateway. ``done`` and ``aborted`` count operations ended and cut since it began."""
 
     id: str
@@ -124,7 +126,7 @@ class Drain(_Document):
     engines: list[str]
 
 
-class EngineSummary(_Document):
+class EngineSummary(Document):
     """One engine in a line. ``state`` is draining or drained when it is drained alone."""
 
     name: str
@@ -137,7 +139,7 @@ class EngineSummary(_Document):
     retained_events: int
 
 
-class Party(_Document):
+class Party(Document):
     """One registered process half of an engine. ``state`` is its own view of the gateway."""
 
     party: str
@@ -157,7 +159,7 @@ class Party(_Document):
     software: str
 
 
-class Engine(_Document):
+class Engine(Document):
     """One engine over all its parties; the three counts equal those of the scrape."""
 
     name: str
@@ -171,13 +173,13 @@ class Engine(_Document):
     parties: list[Party]
 
 
-class Engines(_Document):
+class Engines(Document):
     """Every engine that is registered, and those an operator drained or removed."""
 
     engines: list[Engine]
 
 
-class Pool(_Document):
+class Pool(Document):
     """Slots and bytes of the pool by state."""
 
     ready: int
@@ -191,7 +193,7 @@ class Pool(_Document):
     allocated_bytes: int
 
 
-class GatewayState(_Document):
+class GatewayState(Document):
     """The gateway now: what was asked of it, what its checks observe, and whether it therefore serves."""
 
     state: Lifecycle
@@ -208,7 +210,7 @@ class GatewayState(_Document):
     pool: Pool
 
 
-class NamespaceUsage(_Document):
+class NamespaceUsage(Document):
     """What the pool holds of one namespace."""
 
     namespace: str
@@ -218,7 +220,7 @@ class NamespaceUsage(_Document):
     last_hit_at: MaybeAt
 
 
-class ModelUsage(_Document):
+class ModelUsage(Document):
     """What the pool holds of one model, over its namespaces."""
 
     model: str
@@ -227,7 +229,7 @@ class ModelUsage(_Document):
     last_hit_at: MaybeAt
 
 
-class Cache(_Document):
+class Cache(Document):
     """What the pool holds."""
 
     pool: Pool
@@ -235,7 +237,7 @@ class Cache(_Document):
     namespaces: list[NamespaceUsage]
 
 
-class ClearResult(_Document):
+class ClearResult(Document):
     """What a clear took, or would take; of it, what readers still hold."""
 
     dry_run: bool
@@ -251,7 +253,7 @@ class TransferState(StrEnum):
     SETTLED = "settled"
 
 
-class Transfer(_Document):
+class Transfer(Document):
     """One store or retrieve as its adapter told it last."""
 
     engine: str
@@ -269,20 +271,20 @@ class Transfer(_Document):
     settled_at: MaybeAt
 
 
-class Transfers(_Document):
+class Transfers(Document):
     """Pending operations, then those settled lately."""
 
     transfers: list[Transfer]
 
 
-class Ready(_Document):
+class Ready(Document):
     """The gateway serves."""
 
     ready: bool
     checks: list[Check] | None = None
 
 
-class Alive(_Document):
+class Alive(Document):
     """The core's loop turns."""
 
     alive: bool

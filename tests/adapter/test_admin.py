@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(api: httpx.Client, b
 
 def test_routes_that_are_the_gateway_s_do_not_exist(api: httpx.Client) -> None:
     described = set(api.get("/v1/openapi.json").json()["paths"])
-    assert described == {"/livez", "/metrics", "/v1/state", "/v1/drain", "/v1/resume", "/v1/transfers"}
+    assert described == {"/livez", "/metrics", "/v1/state", "/v1/overview", "/v1/drain", "/v1/resume", "/v1/transfers"}
     for path in ("/v1/engines", "/v1/cache", "/readyz", "/docs", "/"):
         assert api.get(path).status_code == 404, path
 

@@ -1,0 +1,186 @@
+"""Is it well, and if not, what is the one thing to do next: the judgement that page, ``top`` and ``status`` share.
+
+Owns: which finding weighs how much, its sentence and its next step, and which engine is worse than which. Must not
+know: HTTP, sockets, terminals. Pure: a snapshot and the time in, a verdict out.
+"""
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from gateway.wire.codes import Lifecycle, State
+from gateway.wire.messages import DrainInfo, EngineInfo, SnapshotReply
+
+#: The deadline of an operation, and the time in which what is given up settles (defaults of an adapter).
+OLD_PENDING_SECONDS = 40.0
+#: An engine that has not been heard of for so long is told. Heartbeats come once a second, by default.
+SILENT_SECONDS = 10.0
+
+_OLDEST = "oldest_pending_timestamp_seconds"
+
+_BACK_WARM = "kvgate bundle, then restart the gateway: engines compute meanwhile, and it comes back warm"
+
+#: The one next step of each health check that does not hold.
+_NEXT_STEPS = {
+    "loop": _BACK_WARM,
+    "reaper": _BACK_WARM,
+    "pool": "kvgate doctor: it tells what is wrong with the pool's file",
+    "admin": "kvgate doctor: it tells why the admin process ends",
+    "quarantine": "kvgate engines: end those that hang; their bytes are free once they are proven dead",
+}
+_ELSE = "kvgate doctor"
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    GOOD = "good"
+    NOTICE = "notice"  # asked for, or about to pass
+    WARNING = "warning"  # the gateway serves; look at it today
+    CRITICAL = "critical"  # the gateway does not do its work
+
+
+class _Weight(IntEnum):
+    GOOD = 0
+    NOTICE = 1
+    WARNING = 2
+    CRITICAL = 3
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be."""
+
+    name: str
+    severity: Severity
+    detail: str
+    next_step: str
+
+
+class Trouble(NamedTuple):
+    """What is the matter with one engine; ``reason`` is empty when nothing is."""
+
+    severity: Severity
+    reason: str
+
+
+_WELL = Trouble(Severity.GOOD, "")
+
+
+def weight(severity: Severity) -> int:
+    """A number that grows with the severity."""
+    return _Weight[severity.name].value
+
+
+def findings_of(snapshot: SnapshotReply, at: float) -> list[Finding]:
+    """Everything that is not as it should be, the worst first; empty when all is well.
+
+    Args:
+        snapshot: of the core.
+        at: Unix time at which it was taken.
+    """
+    found = [_of_check(check.name, check.reason, critical=check.critical) for check in snapshot.checks if not check.ok]
+    if snapshot.state is not Lifecycle.READY:
+        found.insert(0, _of_state(snapshot, at))
+    troubled = [(engine.name, trouble_of(engine, at)) for engine in snapshot.engines]
+    found += [
+        Finding(f"engine {name}", trouble.severity, trouble.reason, f"kvgate engines {name}")
+        for name, trouble in troubled
+        if weight(trouble.severity) >= weight(Severity.WARNING)
+    ]
+    return sorted(found, key=lambda finding: -weight(finding.severity))
+
+
+def verdict_line(snapshot: SnapshotReply, findings: list[Finding]) -> str:
+    """The whole judgement in one sentence."""
+    pending = sum(engine.pending_stores + engine.pending_retrieves for engine in snapshot.engines)
+    engines = sum(1 for engine in snapshot.engines if engine.parties)
+    serves = f"serving {_count(engines, 'engine')}, {_count(pending, 'operation')} pending"
+    if not findings:
+        return f"Well: {serves}."
+    rest = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+    worst = findings[0]
+    told = worst.detail if worst.name in ("state", *_NEXT_STEPS) else f"{worst.name}: {worst.detail}"
+    if snapshot.ready:
+        return f"Look at it: {told}{rest}. It is {serves}."
+    return f"Not serving: {told}{rest}."
+
+
+def standing_of(engine: EngineInfo) -> str:
+    """One word for an engine: a name without parties is a memory, of which nothing can be ready."""
+    if engine.fenced:
+        return "fenced"
+    return "gone" if not engine.parties and engine.state is Lifecycle.READY else str(engine.state)
+
+
+def trouble_of(engine: EngineInfo, at: float) -> Trouble:
+    """What is the matter with an engine at this Unix time."""
+    oldest = oldest_pending_at(engine)
+    if oldest and at - oldest > OLD_PENDING_SECONDS:
+        return Trouble(Severity.CRITICAL, f"an operation has been pending for {at - oldest:.0f} s")
+    silent = at - engine.last_heartbeat_at
+    if engine.parties and engine.last_heartbeat_at and silent > SILENT_SECONDS:
+        return Trouble(Severity.WARNING, f"silent for {silent:.0f} s")
+    views = {party.state for party in engine.parties}
+    for state in (State.INCOMPATIBLE, State.UNRESPONSIVE, State.DEAD, State.UNHEALTHY):
+        if state in views:
+            return Trouble(Severity.WARNING, f"sees the gateway as {state}")
+    if engine.fenced:
+        return Trouble(Severity.NOTICE, "removed by an operator")
+    if engine.state is not Lifecycle.READY:
+        return Trouble(Severity.NOTICE, f"{engine.state} alone")
+    return _WELL
+
+
+def oldest_pending_at(engine: EngineInfo) -> float:
+    """Unix time at which the engine's oldest unsettled operation was submitted; 0: it has none."""
+    return max((sample.value for sample in engine.gauges if sample.name == _OLDEST), default=0.0)
+
+
+def worst_first(engines: tuple[EngineInfo, ...], at: float) -> list[EngineInfo]:
+    """Engines by trouble, then by how long and how much they have pending, then by name; those gone last."""
+
+    def rank(engine: EngineInfo) -> tuple[int, bool, float, int, str]:
+        pending = engine.pending_stores + engine.pending_retrieves
+        return (
+            -weight(trouble_of(engine, at).severity),
+            not engine.parties,
+            oldest_pending_at(engine) or at,
+            -(pending + engine.retained_events),
+            engine.name,
+        )
+
+    return sorted(engines, key=rank)
+
+
+def _of_check(name: str, reason: str, *, critical: bool) -> Finding:
+    severity = Severity.CRITICAL if critical else Severity.WARNING
+    return Finding(name, severity, reason or "the check failed", _NEXT_STEPS.get(name, _ELSE))
+
+
+def _of_state(snapshot: SnapshotReply, at: float) -> Finding:
+    drain = snapshot.drain
+    match snapshot.state:
+        case Lifecycle.STARTING:
+            detail, step = (
+                f"starting, {snapshot.progress:.0%} of the pool is reserved",
+                "wait; kvgate doctor if it stays",
+            )
+        case Lifecycle.DRAINING if drain is not None:
+            left = drain.remaining
+            detail = (
+                f"draining{_why(drain)}, {_count(left.operations, 'operation')} and {_count(left.leases, 'lease')} left"
+            )
+            step = f"wait, {max(0.0, drain.deadline_at - at):.0f} s at most, or kvgate resume"
+        case Lifecycle.DRAINED if drain is not None:
+            detail, step = f"drained{_why(drain)}: engines compute everything themselves", "kvgate resume"
+        case _:
+            detail, step = f"{snapshot.state}", "kvgate serve, once it has ended"
+    return Finding("state", Severity.NOTICE, detail, step)
+
+
+def _why(drain: DrainInfo) -> str:
+    by = f" by {drain.requested_by}" if drain.requested_by else ""
+    return f"{by} ({drain.reason})" if drain.reason else by
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

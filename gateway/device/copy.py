@@ -82,7 +82,7 @@ class ChunkCopier:
         Raises:
             ValueError: a block id is out of range; nothing was copied.
         """
-        self._check(block_ids, 0)
+        self.check(block_ids, 0)
         if self._extension is not None:
             self._extension.gather(self._packed, block_ids, slot_address, 0)
         else:
@@ -99,13 +99,18 @@ class ChunkCopier:
         Raises:
             ValueError: a block id is out of range; nothing was copied.
         """
-        self._check(block_ids, skip_blocks)
+        self.check(block_ids, skip_blocks)
         if self._extension is not None:
             self._extension.scatter(self._packed, block_ids, slot_address, skip_blocks)
         else:
             self._copy_rows(block_ids, slot_address, skip_blocks, to_slot=False)
 
-    def _check(self, block_ids: array[int], skip_blocks: int) -> None:
+    def check(self, block_ids: array[int], skip_blocks: int) -> None:
+        """Refuse what must not be copied.
+
+        Raises:
+            ValueError: a block id or ``skip_blocks`` is out of range, or the ids are no array('q').
+        """
         if block_ids.typecode != "q":
             raise ValueError(f"block_ids is an array of {block_ids.typecode!r}, expected 'q'")
         if block_ids and not (min(block_ids) >= 0 and max(block_ids) < self._num_blocks):

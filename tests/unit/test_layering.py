@@ -51,6 +51,8 @@ ROOMS: dict[str, Room] = {
     "gateway.lock": Room(),
     "gateway.log": Room(),
     "gateway.pool": Room(_words("gateway.wire gateway.lock"), _words("numpy msgspec")),
+    "gateway.device.cuda": Room(_words("gateway.device"), _words("torch msgspec")),
+    "gateway.device.devices": Room(_words("gateway.device")),
     "gateway.device": Room(others=_words("numpy")),
     "gateway.metrics.table": Room(_words("gateway.wire.codes"), pure=True),
     "gateway.metrics": Room(_words("gateway.wire gateway.metrics.table"), _words("prometheus_client msgspec")),

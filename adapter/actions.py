@@ -59,6 +59,7 @@ class Unit:
     """One chunk's copy that may run now. Nothing of its operation settles until ``end_copy``."""
 
     number: int
+    request_id: str
     chunk: int
     kind: OperationKind
     slot: int

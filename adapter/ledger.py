@@ -286,6 +286,7 @@ class Ledger:
         transfer = operation.transfer
         return Unit(
             number,
+            transfer.request_id,
             chunk,
             transfer.kind,
             grant.slot,

@@ -16,7 +16,6 @@ waited too long, look at the daemon's lock (at least every 50 ms: free after hel
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import threading
@@ -32,8 +31,8 @@ from adapter.attachment import PoolSight, PoolWatch
 from adapter.dealer import Dealer
 from adapter.inbox import Inbox
 from adapter.liveness import EndDrain, Liveness, Message, Order, Reconnect, Say, Settle, WindDown
+from adapter.log import EngineLog
 from adapter.requests import Finish, Requests
-from adapter.throttle import Throttle
 from gateway import __version__, access
 from gateway.wire import codec
 from gateway.wire.codes import ErrorCode, Reason, State, Trigger
@@ -57,16 +56,12 @@ from gateway.wire.messages import (
     Welcome,
 )
 
-logger = logging.getLogger("kvgate.adapter")
-
 SOFTWARE = f"kvgate {__version__}"
 
 #: Between two looks at the daemon's lock. With the kernel's own time for a killed process, death is seen in 0.2 s.
 LOCK_LOOK_SECONDS = 0.05
 #: A request without an own, earlier deadline ends after this: just within the 3 s a caller may be kept.
 REPLY_SECONDS = 2.9
-#: Between two complaints of the same reason.
-COMPLAINT_SECONDS = 60.0
 #: Clocks that differ by more are two clocks: one reading of the gateway's is compared with two of ours around it.
 CLOCK_SLACK_SECONDS = 1.0
 #: How long leaving waits for the gateway to hear of it.
@@ -162,12 +157,15 @@ class Link:
         heartbeat_seconds: between two PINGs.
         half: whom it serves. It may use the link only once ``start`` was called.
         name: of the thread.
+        log: where it says what befell it.
 
     Raises:
         ValueError: the socket's path is too long for a Unix socket.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str], heartbeat_seconds: float, half: Half, name: str) -> None:
+    def __init__(
+        self, run_dir: str | os.PathLike[str], heartbeat_seconds: float, half: Half, name: str, log: EngineLog
+    ) -> None:
         run_path = Path(run_dir)
         self._socket_path = run_path / "gateway.sock"
         size = len(os.fsencode(self._socket_path))
@@ -183,6 +181,7 @@ class Link:
         #: Replies that met no request of theirs.
         self.late_replies = 0
         self._half = half
+        self._log = log
         self._liveness = Liveness(heartbeat_seconds, time.monotonic())
         self._requests = Requests()
         self._inbox = Inbox()
@@ -195,8 +194,6 @@ class Link:
         self._pool = PoolWatch(run_path / "pool", self.party, heartbeat_seconds, self._complain)
         self._welcome: Welcome | None = None
         self._announced_to = b""  # the boot to which a REGISTER was sent: it may know this party
-        self._complaint = ""  # the last one
-        self._complaints = Throttle(COMPLAINT_SECONDS)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
@@ -295,7 +292,7 @@ class Link:
         if threading.current_thread() is not self._thread and self._thread.ident is not None:
             self._thread.join(timeout_seconds)
             if self._thread.is_alive():
-                logger.warning("closed, but a copy still runs: the thread and its lock end with it")
+                self._log.warning("close_waits", reason="a copy still runs: the thread and its lock end with it")
 
     # -- the link thread -----------------------------------------------------------------------------------------------
 
@@ -320,17 +317,15 @@ class Link:
     def _run(self) -> None:
         self._dealer = dealer = Dealer(self._socket_path, self._inbox.bell)
         wake_at = time.monotonic()
-        complaints = Throttle(1.0)
         while not self._may_end():
             try:
                 dealer.poll(wake_at)
                 self._receive()
                 self._make_posted_calls()
                 wake_at = self._tick(time.monotonic())
-            except Exception:  # a fault of ours must not end the thread on which all clean-up depends
+            except Exception:  # noqa: BLE001 - a fault of ours must not end the thread on which all clean-up depends
                 wake_at = time.monotonic() + LOCK_LOOK_SECONDS
-                if complaints.let_through(wake_at) is not None:
-                    logger.exception("the link failed in one round and goes on")
+                self._log.exception("link_failed", reason="in one round; it goes on")
         self._leave(dealer)
 
     def _tick(self, now: float) -> float:
@@ -367,11 +362,8 @@ class Link:
                 self._obey(self._liveness.lock_seen(False, now))
 
     def _complain(self, reason: str) -> None:
-        """Say why there is no connection: at once when the reason is another one, else once a minute."""
-        if reason != self._complaint:
-            self._complaint, self._complaints = reason, Throttle(COMPLAINT_SECONDS)
-        if self._complaints.let_through(time.monotonic()) is not None:
-            logger.warning("not connected: %s", reason)
+        """Say why there is no connection: at once when the reason is another one, else ever more rarely."""
+        self._log.warning("not_connected", reason=reason)
 
     # -- sending
 
@@ -383,7 +375,7 @@ class Link:
         try:
             frame = codec.encode(msgspec.structs.replace(message, number=number, boot=boot))
         except codec.WireError as error:
-            logger.error("a request was not sent: %s", error)  # noqa: TRY400 - the trace says nothing more
+            self._log.error("not_sent", reason=str(error))
             reason = Reason.ENCODE_ERROR
         else:
             if self._dealer is not None and self._dealer.send(frame):
@@ -467,7 +459,7 @@ class Link:
         after = self._liveness.state
         if after is not before:
             self._seen_state = after
-            logger.info("gateway %s: %s, was %s", self._socket_path.parent, after, before)
+            self._log.info(f"gateway_{after}", before=str(before), run_dir=str(self._socket_path.parent))
             self.changed.notify_all()
 
     def _say_hello(self) -> None:
@@ -581,8 +573,8 @@ class Link:
             self._make_all_posted_calls()  # the ABORTs go before the UNREGISTER
             if self._is_announced and self._liveness.is_registered and self._pool.is_attached:
                 self._say_goodbye(dealer)
-        except Exception:
-            logger.exception("leaving without a goodbye")
+        except Exception:  # noqa: BLE001 - what is held is given up all the same
+            self._log.exception("left_without_goodbye")
         dealer.disconnect()
         with self.lock:
             self._has_ended = True

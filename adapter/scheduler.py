@@ -11,7 +11,6 @@ A lookup that cannot be answered says 0: a miss is always right for a cache.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import secrets
@@ -27,12 +26,12 @@ from adapter.config import AdapterConfig
 from adapter.geometry import Geometry
 from adapter.identity import CacheIdentity
 from adapter.link import SOFTWARE, Link
+from adapter.log import EngineLog
 from adapter.lookups import Lookup, Lookups, Pending
 from adapter.measurements import NOTHING_PENDING, LinkCounts, Measurements, Readings
 from adapter.metrics import AdapterCollector
 from adapter.prompts import Prompts
 from adapter.snapshot import Snapshot
-from adapter.throttle import Throttle
 from adapter.totals import Totals
 from gateway.wire.codes import Reason, Role, State, Trigger
 from gateway.wire.messages import (
@@ -49,8 +48,6 @@ from gateway.wire.messages import (
 from gateway.wire.messages import Lookup as LookupRequest
 
 __all__ = ["Pending", "SchedulerAdapter"]
-
-logger = logging.getLogger("kvgate.adapter")
 
 CLOSE_SECONDS = 1.5
 RESET_NONCE_BYTES = 16
@@ -88,8 +85,9 @@ class SchedulerAdapter:
         self._prompts = Prompts(identity.chunk_tokens)
         self._lookups = Lookups()
         self._measurements = Measurements()
-        self._warnings = Throttle(10.0)
-        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-scheduler")
+        #: Of this half; whoever drives it may say there what befell a request.
+        self.log = EngineLog(self._engine_name)
+        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-scheduler", self.log)
         self._collector = AdapterCollector.of(self.registry)
         self._collector.add(self)
         self._link.start()
@@ -405,6 +403,5 @@ class SchedulerAdapter:
             self._measurements.observe(self._measurements.lookup_wait, now - lookup.began)
             if reply is Reason.NO_REPLY:
                 self._end_sessions([lookup.session])
-                if self._warnings.let_through(now) is not None:
-                    logger.warning("lookup of request %.200r had no reply in time", request_id)
+                self.log.warning("lookup_unanswered", request=request_id)
             self._link.changed.notify_all()

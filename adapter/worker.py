@@ -9,7 +9,6 @@ does no I/O. Methods with a timeout wait that long at most. Methods of ``Half`` 
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import secrets
@@ -27,6 +26,7 @@ from adapter.geometry import Geometry, Tensor, read_layers
 from adapter.identity import CacheIdentity
 from adapter.ledger import Ledger
 from adapter.link import SOFTWARE, Link
+from adapter.log import EngineLog
 from adapter.measurements import LinkCounts, Measurements, Readings
 from adapter.metrics import AdapterCollector
 from adapter.operation import IpcEvent, LoadStoreOp
@@ -38,8 +38,6 @@ from adapter.transfer.request import transfer_of
 from adapter.transfer.transfers import Transfers
 from gateway.wire.codes import Lifecycle, OperationKind, Reason, Role, State, Trigger
 from gateway.wire.messages import AdapterStats, Ping, Pong, Register, Reply
-
-logger = logging.getLogger("kvgate.adapter")
 
 CLOSE_SECONDS = 1.5
 
@@ -92,9 +90,10 @@ class WorkerAdapter:
         self._started_at = time.time()
         self._ticked_at = time.monotonic()
         self._drain = OperatorDrain(self._engine_name)
-        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-worker")
+        self._log = EngineLog(self._engine_name)
+        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-worker", self._log)
         self._admin = self._open_admin()
-        self._transfers = Transfers(self._ledger, self._link, self._memory, self._config.copy_threads)
+        self._transfers = Transfers(self._ledger, self._link, self._memory, self._config.copy_threads, self._log)
         self._collector = AdapterCollector.of(self.registry)
         self._collector.add(self)
         self._transfers.start()
@@ -251,7 +250,7 @@ class WorkerAdapter:
         seconds = self._config.drain_deadline_seconds if deadline_seconds is None else deadline_seconds
         if not 0 <= seconds < math.inf:
             raise ValueError(f"deadline_seconds is {deadline_seconds!r}, expected a number of at least 0")
-        logger.info("drain of this adapter within %s s: %s", seconds, reason)
+        self._log.info("drain", reason=reason, deadline_seconds=seconds, requested_by=requested_by)
         with self._link.lock:
             if self._link.state is State.CLOSED:
                 return
@@ -449,6 +448,7 @@ class WorkerAdapter:
                 adapter=self,
                 party=self._link.party,
                 registry=self.registry,
+                log=self._log,
             )
         except BaseException:
             self._link.discard()

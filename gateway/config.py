@@ -60,6 +60,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         watchdog_seconds: the admin process kills a core silent for so long; 0: never.
         pool_on_stop: what becomes of the pool file on a clean stop.
         start_lock_wait_seconds: how long to wait for another daemon to leave the directory.
+        log_level: of what is written to stderr, audit lines apart.
+        log_format: of its lines.
         unknown_variables: KVGATE_ variables nobody knows, for a warning.
     """
 
@@ -82,6 +84,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     pool_on_stop: Literal["keep", "remove"] = "keep"
     start_lock_wait_seconds: float = 60.0
     log_level: str = "info"
+    log_format: Literal["json", "text"] = "json"
     unknown_variables: tuple[str, ...] = ()
 
 
@@ -214,6 +217,8 @@ def _read(name: str, value: object) -> object:
     text = os.fspath(value)
     if name == "pool_on_stop" and text not in ("keep", "remove"):
         raise ConfigError(f"pool_on_stop is {text!r}, expected keep or remove")
+    if name == "log_format" and text not in ("json", "text"):
+        raise ConfigError(f"log_format is {text!r}, expected json or text")
     if name == "log_level" and text not in _LEVELS:
         raise ConfigError(f"log_level is {text!r}, expected one of {', '.join(_LEVELS)}")
     return text

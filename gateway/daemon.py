@@ -70,7 +70,7 @@ class _StopRequestedError(Exception):
 
 def run(settings: GatewayConfig) -> int:
     """Serve until told to stop; the exit code: 0 after a stop by signal or drain, 1 when it could not serve."""
-    configure(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     if settings.unknown_variables:
         _log.warning("unknown_variables", extra={"facts": {"names": settings.unknown_variables}})

@@ -7,7 +7,6 @@ never serves a request; ``_run`` is the server's thread.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,11 @@ from prometheus_client import CollectorRegistry
 from adapter.admin.address import Address, resolve
 from adapter.admin.core import Adapter, AdapterCore
 from adapter.admin.listener import Listener
+from adapter.log import EngineLog
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
-
-logger = logging.getLogger("kvgate.adapter")
 
 CLOSE_SECONDS = 2.0
 _GRACE_SECONDS = 1  # for requests under way when it closes
@@ -30,10 +28,11 @@ _GRACE_SECONDS = 1  # for requests under way when it closes
 class AdminServer:
     """Serves one adapter from ``start`` to ``close``."""
 
-    def __init__(self, listener: Listener, server: uvicorn.Server, core: AdapterCore) -> None:
+    def __init__(self, listener: Listener, server: uvicorn.Server, core: AdapterCore, log: EngineLog) -> None:
         self._listener = listener
         self._server = server
         self._core = core
+        self._log = log
         self._thread = threading.Thread(target=self._run, name="kvgate-admin", daemon=True)
 
     @classmethod
@@ -45,6 +44,7 @@ class AdminServer:
         adapter: Adapter,
         party: bytes,
         registry: CollectorRegistry,
+        log: EngineLog,
     ) -> AdminServer:
         """Take the address; nothing is served yet. Imports the web framework, which takes a moment.
 
@@ -54,6 +54,7 @@ class AdminServer:
             adapter: whom it serves.
             party: the adapter's id, which names its Unix socket.
             registry: what /metrics shows.
+            log: where it says where it is.
 
         Raises:
             ValueError: others could reach the address and there is no token, or the token cannot be read.
@@ -63,7 +64,7 @@ class AdminServer:
         address = resolve(admin, token_file)
         core = AdapterCore(adapter)
         app = _app(core, registry, address)
-        return cls(Listener.open(address, party), _server(app), core)
+        return cls(Listener.open(address, party), _server(app), core, log)
 
     @property
     def url(self) -> str:
@@ -73,7 +74,7 @@ class AdminServer:
     def start(self) -> None:
         """Begin to serve."""
         self._thread.start()
-        logger.info("the admin server of this adapter listens on %s", self.url)
+        self._log.info("admin_listening", url=self.url)
 
     def close(self) -> None:
         """Answer who waits, end the thread. Harmless when repeated."""
@@ -86,8 +87,8 @@ class AdminServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._server.serve(sockets=[self._listener.socket]))
-        except Exception:  # the engine's life does not depend on it
-            logger.exception("the admin server of this adapter ended")
+        except Exception:  # noqa: BLE001 - the engine's life does not depend on it
+            self._log.exception("admin_ended")
         finally:
             self._listener.close()
 

@@ -14,7 +14,6 @@ Threads: a step may be taken on any; actions are performed on the link thread; `
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from adapter.actions import (
 )
 from adapter.ledger import Ledger
 from adapter.link import REPLY_SECONDS, Link
-from adapter.throttle import Throttle
+from adapter.log import EngineLog
 from adapter.transfer.copier import CopyThreads
 from adapter.transfer.events import EventWatcher
 from adapter.transfer.memory import Memory
@@ -54,8 +53,6 @@ from gateway.wire.messages import (
     Reserved,
 )
 
-logger = logging.getLogger("kvgate.adapter")
-
 #: Settled operations kept for the next heartbeat and for operators, the newest of them.
 MAX_SETTLED_KEPT = 64
 
@@ -72,16 +69,15 @@ _REASON_OF_ERROR = {
 class Transfers:
     """Drives one ledger. Its tables may be read with the link's lock held."""
 
-    def __init__(self, ledger: Ledger, link: Link, memory: Memory, copy_threads: int) -> None:
+    def __init__(self, ledger: Ledger, link: Link, memory: Memory, copy_threads: int, log: EngineLog) -> None:
         self.ledger = ledger
         self._link = link
         self._memory = memory
+        self._log = log
         self._events = EventWatcher(self._event_ended, "kvgate-events")
         self._copy_threads = CopyThreads(copy_threads, self._copy_chunk, "kvgate-copy")
         self._settled: deque[OperationInfo] = deque(maxlen=MAX_SETTLED_KEPT)
         self._num_untold = 0  #: of them, the newest so many were in no heartbeat yet
-        self._late_endings = Throttle(1.0)
-        self._copy_faults = Throttle(1.0)
 
     def start(self) -> None:
         """Begin."""
@@ -108,7 +104,7 @@ class Transfers:
             self._link.changed.notify_all()
             for info in settled:
                 if info.outcome is OutcomeKind.EXPIRED or info.reason is Reason.NO_REPLY:
-                    self._warn_late(info, now)
+                    self._warn_late(info)
         return self.ledger.next_deadline()
 
     def take_settled(self) -> tuple[OperationInfo, ...]:
@@ -230,24 +226,20 @@ class Transfers:
             return
         try:
             reason = self._memory.copy(unit)
-        except Exception:  # whatever a copy raises ends its chunk, and neither the thread nor the engine
+        except Exception:  # noqa: BLE001 - whatever a copy raises ends its chunk, and neither the thread nor the engine
             reason = Reason.COPY_ERROR
-            if self._copy_faults.let_through(time.monotonic()) is not None:
-                logger.exception("copy of chunk %d of operation %d failed", unit.chunk, unit.number)
+            self._log.exception("copy_failed", operation=unit.number, chunk=unit.chunk, request=unit.request_id)
         self._step(lambda now: self.ledger.end_copy(unit.number, unit.chunk, reason, now))
 
-    def _warn_late(self, info: OperationInfo, now: float) -> None:
-        held_back = self._late_endings.let_through(now)
-        if held_back is not None:
-            logger.warning(
-                "%s of request %.200r ended after %.1f s: %s %s (%d more like it before)",
-                info.kind,
-                info.request_id,
-                info.age_seconds,
-                info.outcome,
-                info.reason,
-                held_back,
-            )
+    def _warn_late(self, info: OperationInfo) -> None:
+        self._log.warning(
+            "operation_late",
+            reason=f"{info.outcome} {info.reason}".rstrip(),
+            kind=str(info.kind),
+            operation=info.number,
+            request=info.request_id,
+            seconds=round(info.age_seconds, 1),
+        )
 
 
 def _reason(reply: Reply | Reason) -> Reason:

@@ -18,7 +18,6 @@ The rules that vLLM sets, and where they are kept:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from adapter.geometry import Geometry
 from adapter.scheduler import Pending, SchedulerAdapter
-from adapter.throttle import Throttle
 from adapter.vllm.identity import LoraFingerprints, extra_keys, why_not_cached
 from adapter.vllm.plans import Load, StepPlan, StepReport, Store
 
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
-
-logger = logging.getLogger("kvgate.vllm")
 
 #: What all lookups of one step may wait for answers, which mostly take a quarter of a millisecond. Without it a request
 #: would wait for the next step, as long as a step takes.
@@ -91,7 +87,6 @@ class SchedulerHalf:
         self._wait_left = LOOKUP_WAIT_SECONDS  # of this step
         self._is_pending = False  # in a worker, as of its last report
         self._linger_until = 0.0
-        self._skips, self._failures = Throttle(60.0), Throttle(60.0)
 
     def set_geometries(self, geometries: Iterable[Geometry]) -> None:
         """The KV cache of every rank; nothing is found before.
@@ -203,8 +198,7 @@ class SchedulerHalf:
         if fingerprint is None:
             reason = "the files of its LoRA adapter are not here, or have changed since it was loaded"
         if reason or fingerprint is None:
-            if self._skips.let_through(self._clock()) is not None:
-                logger.warning("request %s is neither loaded nor stored: %s", request.request_id, reason)
+            self._adapter.log.warning("request_not_cached", reason=reason, request=request.request_id)
             return None
         tracked = _Tracked(request, request.cache_salt or "", extra_keys(request, self._chunk_tokens, fingerprint))
         self._tracked[request.request_id] = tracked
@@ -295,7 +289,4 @@ class SchedulerHalf:
         request = tracked.request
         tracked.failed_at = request.num_preemptions
         tracked.stored_chunks = 0  # the gateway may have lost them: they are offered again
-        if self._failures.let_through(self._clock()) is not None:
-            logger.warning(
-                "a load for request %s failed: it is computed (gateway %s)", request.request_id, self._adapter.state
-            )
+        self._adapter.log.warning("load_failed", reason=f"gateway {self._adapter.state}", request=request.request_id)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gateway.admin.auth import access_for
 from gateway.admin.server import AdminSettings, serve
-from gateway.config import ConfigError, load
+from gateway.config import ConfigError, GatewayConfig, load
 from gateway.log import configure
 
 CORE_PID_VARIABLE = "KVGATE_CORE_PID"
@@ -28,11 +28,11 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Serve until stopped; 0, or 1 when it cannot begin, 2 when a setting is wrong."""
     try:
-        settings, level = _read(arguments, environ)
+        settings, config = _read(arguments, environ)
     except ConfigError as error:
         sys.stderr.write(f"kvgate admin: {error}\n")
         return 2
-    configure(level)
+    configure(config.log_level, config.log_format)
     if settings.core_pid is not None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # best effort; getppid is polled as well
     try:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[AdminSettings, str]:
+def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[AdminSettings, GatewayConfig]:
     parser = argparse.ArgumentParser(
         prog="kvgate admin",
         description="Serve the admin API of a gateway that runs. All other settings come from KVGATE_ variables.",
@@ -69,7 +69,7 @@ def _read(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[AdminSe
         core_pid=int(core_pid) if core_pid else None,
         watchdog_seconds=config.watchdog_seconds,
     )
-    return settings, config.log_level
+    return settings, config
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ HEADER = SlotHeader(
     generation=7,
     clear_epoch=0,
 )
-UNIT = Unit(1, 0, OperationKind.RETRIEVE, SLOT, HEADER.offset, HEADER.generation, HEADER.key, array("q", [1]), 0)
+UNIT = Unit(1, "r", 0, OperationKind.RETRIEVE, SLOT, HEADER.offset, HEADER.generation, HEADER.key, array("q", [1]), 0)
 
 
 class Interrupted(ChunkCopier):

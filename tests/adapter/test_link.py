@@ -212,7 +212,7 @@ def test_another_protocol_is_incompatible_and_no_error(scripted: ScriptedGateway
         assert "we speak 7, you speak 1" in caplog.text
 
 
-def test_a_refused_registration_is_said_once_a_minute_and_tried_again(scripted: ScriptedGateway, caplog) -> None:
+def test_a_refused_registration_is_said_once_and_tried_again(scripted: ScriptedGateway, caplog) -> None:
     scripted.answers[Register] = lambda _: Error(
         number=0, boot=b"", code=ErrorCode.LOCK_NOT_HELD, message="locks do not work across these rooms"
     )

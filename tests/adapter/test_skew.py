@@ -78,7 +78,7 @@ def test_an_adapter_of_another_version_goes_on_without_this_daemon_until_it_fits
         before = hellos(daemon, "incompatible")
         until(lambda: hellos(daemon, "incompatible") >= before + 2, what="HELLO is said again")
         assert daemon.snapshot().engines == ()
-        (complaint, again) = [record.getMessage() for record in caplog.records if "not connected" in record.msg]
+        (complaint, again) = [record.facts["reason"] for record in caplog.records if record.event == "not_connected"]
         assert complaint == again, "one of each half"
         assert all(part in complaint for part in said), complaint
     with engine:

@@ -88,6 +88,7 @@ def test_what_is_no_size_is_refused_by_name(value: object) -> None:
         ("watchdog_seconds", True),
         ("pool_on_stop", "burn"),
         ("log_level", "loud"),
+        ("log_format", "xml"),
         ("run_dir", 7),
         ("admin", "9480"),
         ("admin", ":9480"),

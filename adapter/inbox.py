@@ -5,9 +5,15 @@ everything else on the link thread.
 """
 
 import contextlib
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable
+
+#: ``os.eventfd_write`` lets go of the interpreter's lock around a call that never waits, and the thread that it wakes
+#: takes it: the engine's thread would stand still in the middle of a submit until the link thread has nothing to do.
+_ring = ctypes.PyDLL(None).eventfd_write
+_ring.argtypes = (ctypes.c_int, ctypes.c_uint64)
 
 
 class Inbox:
@@ -29,7 +35,7 @@ class Inbox:
         self._calls.append(call)
         if not self._is_rung:
             self._is_rung = True
-            os.eventfd_write(self.bell, 1)
+            _ring(self.bell, 1)
 
     def take(self) -> Callable[[], None] | None:
         """The next call; None: there is none. The bell is silent afterwards until somebody posts."""

@@ -17,6 +17,7 @@ class Reports:
         #: unsettled operations by kind and request; a request without any has no entry
         self.open: dict[OperationKind, Counter[str]] = {kind: Counter() for kind in OperationKind}
         self._held: set[str] = set()  #: ids the caller holds for us, not reported yet
+        self._sent: set[str] = set()  #: of them, those without an unsettled store, not told yet
         self._reported: set[str] = set()  #: reported, and passed again ever since
         self._received: set[str] = set()  #: last retrieve settled, not told yet
         self._load_errors: set[int] = set()
@@ -25,8 +26,8 @@ class Reports:
     def opened(self, kind: OperationKind, request: str) -> None:
         """An operation of this request begins."""
         self.open[kind][request] += 1
-        if kind is OperationKind.RETRIEVE:
-            self._received.discard(request)  # told when its last retrieve is settled
+        ended = self._received if kind is OperationKind.RETRIEVE else self._sent
+        ended.discard(request)  # told when its last operation is settled
 
     def settled(self, kind: OperationKind, request: str) -> None:
         """An operation of this request is settled."""
@@ -36,6 +37,8 @@ class Reports:
             del pending[request]
             if kind is OperationKind.RETRIEVE:
                 self._received.add(request)
+            elif request in self._held:
+                self._sent.add(request)
 
     def load_failed(self, request: str, block_ids: Iterable[int]) -> None:
         """A retrieve of this request did not fill these blocks."""
@@ -48,10 +51,13 @@ class Reports:
         Each id passed is reported sent once, when it has no unsettled store. Passing it again while it is not reported
         changes nothing; after that it is not reported again until a call has left it out.
         """
+        # Called once a step of the engine, with all that is held: two passes over it, and none over what is pending.
         passed = set(held_ids)
-        self._held |= passed - self._reported
+        new = passed.difference(self._held, self._reported)
+        self._held |= new
         self._reported &= passed
-        sending = self._held.difference(self.open[OperationKind.STORE])
+        sending = self._sent | new.difference(self.open[OperationKind.STORE])
+        self._sent = set()
         self._held -= sending
         self._reported |= sending & passed
         receiving, self._received = self._received, set()
@@ -75,3 +81,4 @@ class Reports:
         """Raise AssertionError where the sets contradict each other."""
         assert not self._received & self.open[OperationKind.RETRIEVE].keys()
         assert not self._held & self._reported
+        assert self._sent == self._held - self.open[OperationKind.STORE].keys()

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from gateway.audit import AuditLog
 from gateway.core.core import Core
@@ -113,6 +113,7 @@ class Service:
             messages.Abort: self._abort,
             messages.Read: self._read,
             messages.EndRead: self._end_read,
+            **dict.fromkeys(get_args(messages.HandleRequest), self._no_handles),
             messages.SnapshotRequest: self._snapshot,
             messages.Drain: self._drain,
             messages.Resume: self._resume,
@@ -333,6 +334,10 @@ class Service:
     def _end_read(self, request: messages.EndRead, now: float) -> AnyReply:
         self._core.end_read(request.party, request.operation, now)
         return self._done(request)
+
+    def _no_handles(self, request: messages.HandleRequest, _now: float) -> AnyReply:
+        kind = str(request.__struct_config__.tag)
+        raise Refusal(ErrorCode.UNSUPPORTED, f"{kind} is for workers in handle mode, which this daemon does not serve")
 
     # -- operators
 

@@ -42,7 +42,7 @@ class ErrorCode(StrEnum):
     TOO_LARGE = "too_large"  # over the negotiated size, key or list limits
     INVALID = "invalid"  # well formed, but its values make no sense
     UNSUPPORTED = "unsupported"  # a type of message this daemon does not know
-    INCOMPATIBLE = "incompatible"  # wire version or pool format: both sides' numbers stand in the message
+    INCOMPATIBLE = "incompatible"  # wire version, pool format or way of copying: both sides' values stand in it
     FORBIDDEN = "forbidden"  # an admin message on the shared socket
     WRONG_BOOT = "wrong_boot"  # meant for another boot of the daemon
     STARTING = "starting"  # the pool is still being reserved
@@ -55,6 +55,7 @@ class ErrorCode(StrEnum):
     GEOMETRY = "geometry"  # the chunk size does not fit the pool or the namespace's other parties
     FENCED = "fenced"  # an operator removed this engine
     CONFLICT = "conflict"  # the lifecycle table has no such step
+    NOT_FOUND = "not_found"  # an operator names what nobody knows; the message names what is known
     LIMIT = "limit"  # a table of the daemon is at its bound
     INTERNAL = "internal"
 
@@ -77,6 +78,31 @@ class CommitStatus(StrEnum):
     DRAINED = "drained"  # a drain had cut it: the slot is free again
     CLEARED = "cleared"  # a clear came between: the slot is free again
     UNKNOWN = "unknown"  # no such reservation of this party
+
+
+class TransferMode(StrEnum):
+    """Who copies between an engine's blocks and the pool."""
+
+    AUTO = "auto"  # as the other side wants it; pool where neither cares
+    POOL = "pool"  # the engine's process
+    HANDLE = "handle"  # the gateway, through memory and event handles
+
+
+class CopyStatus(StrEnum):
+    """How one chunk of a STORE or RETRIEVE ended."""
+
+    COPIED = "copied"  # a store's: and committed
+    EXISTS = "exists"  # it was there already: counts as stored
+    BUSY = "busy"  # another fills it
+    FULL = "full"  # nothing may be evicted
+    MISSING = "missing"  # not there
+    CHANGED = "changed"  # its slot was another one after the copy
+    COPY_ERROR = "copy_error"
+    EVENT_ERROR = "event_error"  # the event's handle did not open, or asking it failed
+    EXPIRED = "expired"  # not finished before the deadline
+    CANCELLED = "cancelled"  # by CANCEL, by the board, or because its party left
+    DRAINED = "drained"
+    CLEARED = "cleared"
 
 
 class OperationKind(StrEnum):

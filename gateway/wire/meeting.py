@@ -3,8 +3,9 @@
 Owns: HELLO, REGISTER and UNREGISTER with their answers. Must not know: what a party does next. Pure.
 """
 
-from gateway.wire.codes import Health, Lifecycle, Role
+from gateway.wire.codes import Health, Lifecycle, Role, TransferMode
 from gateway.wire.envelope import Reply, Request
+from gateway.wire.handles import HandleOffer
 
 
 class Hello(Request, frozen=True, kw_only=True, tag="HELLO"):
@@ -18,7 +19,7 @@ class Hello(Request, frozen=True, kw_only=True, tag="HELLO"):
 
 
 class Welcome(Reply, frozen=True, kw_only=True, tag="WELCOME"):
-    """Answer to HELLO: the version chosen, the limits, and where the pool is."""
+    """Answer to HELLO: the version chosen, the limits, where the pool is, and who may copy."""
 
     version: int
     pool_format: int
@@ -31,6 +32,7 @@ class Welcome(Reply, frozen=True, kw_only=True, tag="WELCOME"):
     heartbeat_seconds: float
     lease_seconds: float
     reservation_seconds: float
+    transfer: TransferMode = TransferMode.POOL
 
 
 class Register(Request, frozen=True, kw_only=True, tag="REGISTER"):
@@ -45,6 +47,7 @@ class Register(Request, frozen=True, kw_only=True, tag="REGISTER"):
         chunk_bytes: bytes of one chunk of this worker's shard; 0 for a scheduler half.
         holds_nothing: nothing granted by an older boot is in use: WRITING slots of this owner may be freed.
         chunk_tokens: tokens of one chunk, for token counts.
+        transfer: who copies for this worker: pool, or handle with an ``offer``.
     """
 
     party: bytes
@@ -62,6 +65,8 @@ class Register(Request, frozen=True, kw_only=True, tag="REGISTER"):
     pid: int = 0
     software: str = ""
     chunk_tokens: int = 256
+    transfer: TransferMode = TransferMode.POOL
+    offer: HandleOffer | None = None
 
 
 class Unregister(Request, frozen=True, kw_only=True, tag="UNREGISTER"):

@@ -23,6 +23,16 @@ from gateway.wire.envelope import (
     Reply,
     Request,
 )
+from gateway.wire.handles import (
+    Cancel,
+    Copied,
+    HandleOffer,
+    ReleaseEvent,
+    Retrieve,
+    SharedMemory,
+    SharedRegion,
+    Store,
+)
 from gateway.wire.heartbeat import AdapterStats, DrainNotice, HistogramSample, OperationInfo, Ping, Pong, Sample
 from gateway.wire.lookups import EndSession, Found, Lookup, Release
 from gateway.wire.meeting import Hello, Register, Unregister, Welcome
@@ -54,11 +64,13 @@ __all__ = [
     "AdminRequest",
     "AnyReply",
     "AnyRequest",
+    "Cancel",
     "CheckInfo",
     "Clear",
     "Cleared",
     "Commit",
     "Committed",
+    "Copied",
     "Done",
     "Drain",
     "DrainInfo",
@@ -71,6 +83,8 @@ __all__ = [
     "Error",
     "Fence",
     "Found",
+    "HandleOffer",
+    "HandleRequest",
     "Hello",
     "HistogramSample",
     "Lookup",
@@ -84,28 +98,36 @@ __all__ = [
     "Readable",
     "Register",
     "Release",
+    "ReleaseEvent",
     "Remaining",
     "Reply",
     "Request",
     "Reserve",
     "Reserved",
     "Resume",
+    "Retrieve",
     "Sample",
+    "SharedMemory",
+    "SharedRegion",
     "SlotCounts",
     "SlotGrant",
+    "SlotRequest",
     "SnapshotReply",
     "SnapshotRequest",
+    "Store",
     "TransferInfo",
     "Unregister",
     "Welcome",
 ]
 
-EngineRequest = (
-    Hello | Register | Unregister | Ping | Lookup | Release | EndSession | Reserve | Commit | Abort | Read | EndRead
-)
+SlotRequest = Reserve | Commit | Abort | Read | EndRead
+HandleRequest = Store | Retrieve | Cancel | ReleaseEvent
+EngineRequest = Hello | Register | Unregister | Ping | Lookup | Release | EndSession | SlotRequest | HandleRequest
 AdminRequest = SnapshotRequest | Drain | Resume | Clear | Fence
 AnyRequest = EngineRequest | AdminRequest
-AnyReply = Error | Done | Welcome | Pong | Found | Reserved | Committed | Readable | Drained | Cleared | SnapshotReply
+AnyReply = (
+    Error | Done | Welcome | Pong | Found | Reserved | Committed | Readable | Copied | Drained | Cleared | SnapshotReply
+)
 
 #: Requests that end something: served in every state but starting, whatever their deadline.
-ENDING = (Unregister, Release, EndSession, Commit, Abort, EndRead)
+ENDING = (Unregister, Release, EndSession, Commit, Abort, EndRead, Cancel, ReleaseEvent)

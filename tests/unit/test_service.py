@@ -36,6 +36,10 @@ NOT_BEFORE_READY = (
     messages.Abort(**OF_PARTY, operation=1),
     messages.Read(**OF_PARTY, operation=1, keys=KEYS),
     messages.EndRead(**OF_PARTY, operation=1),
+    messages.Store(**OF_PARTY, operation=1, keys=KEYS, blocks=b"\0\0\0\0"),
+    messages.Retrieve(**OF_PARTY, operation=1, keys=KEYS, blocks=b"\0\0\0\0"),
+    messages.Cancel(**OF_PARTY, operation=1),
+    messages.ReleaseEvent(**OF_PARTY, operation=1),
     messages.Clear(number=0, requested_by="t", all=True),
     messages.Fence(number=0, requested_by="t", engine="e"),
 )

@@ -4,7 +4,7 @@ Owns: which routes stand on which listener, and that every error is a problem do
 settings. Runs on the event loop.
 """
 
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp
 
 from gateway import __version__
@@ -98,7 +99,19 @@ async def _problem(request: Request, error: Exception) -> Response:
     response = _as_problem(request, error).response()
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
+    if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(_allowed(request))  # the router names one route's, and a path has more
     return response
+
+
+def _allowed(request: Request) -> list[str]:
+    """Every method that the path can be asked with."""
+    routes: list[BaseRoute] = request.app.routes
+    return [
+        method
+        for method in sorted(HTTPMethod)
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
 
 
 def _as_problem(request: Request, error: Exception) -> ProblemError:

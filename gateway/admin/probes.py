@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, Response
 
 from gateway.admin.core import CoreClient
 from gateway.admin.problems import Failing, ProblemError, responses
-from gateway.admin.views import Alive, Ready, checks_of, failing_of
+from gateway.admin.views import Alive, Check, Ready, checks_of, failing_of
 from gateway.client import GatewayError
 from gateway.metrics import collector
 from gateway.metrics.process import ProcessStats, read_process
@@ -36,12 +36,18 @@ def probes_router(core: CoreClient, *, core_pid: int | None, shows_reasons: bool
     """
     router = APIRouter(tags=["probes"])
 
-    def failing_as_problem(code: str, detail: str, failing: Sequence[tuple[str, str]]) -> ProblemError:
+    def shown(checks: list[Check]) -> list[Check]:
+        return checks if shows_reasons else [check.model_copy(update={"reason": ""}) for check in checks]
+
+    def failing_as_problem(
+        code: str, detail: str, failing: Sequence[tuple[str, str]], checks: list[Check] | None = None
+    ) -> ProblemError:
         return ProblemError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             code,
             detail,
             failing=[Failing(name=name, reason=reason if shows_reasons else "") for name, reason in failing],
+            checks=checks,
         )
 
     @router.get("/livez", responses=responses(503), operation_id="livez")
@@ -60,16 +66,17 @@ def probes_router(core: CoreClient, *, core_pid: int | None, shows_reasons: bool
     async def readyz(
         verbose: Annotated[str | None, Query(description="Given at all: list the checks.")] = None,
     ) -> Ready:
-        """200 only when the gateway serves: a real request through the data plane is answered and no check fails."""
+        """200 only when the gateway serves: a real request through the data plane is answered and no check fails.
+
+        ``verbose`` lists every check, whether or not it does.
+        """
         snapshot, pong = await asyncio.gather(core.snapshot(), core.probe(), return_exceptions=True)
         failing = _why_not_ready(snapshot, pong)
+        checks = None
+        if verbose is not None and isinstance(snapshot, SnapshotReply):
+            checks = shown(checks_of(snapshot))
         if failing:
-            raise failing_as_problem("not_ready", f"not ready: {_names(failing)}", failing)
-        if verbose is None or not isinstance(snapshot, SnapshotReply):
-            return Ready(ready=True)
-        checks = checks_of(snapshot)
-        if not shows_reasons:
-            checks = [check.model_copy(update={"reason": ""}) for check in checks]
+            raise failing_as_problem("not_ready", f"not ready: {_names(failing)}", failing, checks)
         return Ready(ready=True, checks=checks)
 
     @router.get("/metrics", response_class=Response, operation_id="metrics")

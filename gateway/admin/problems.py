@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse
 
+from gateway.admin.views import Check
 from gateway.client import GatewayRefused
 from gateway.wire.codes import ErrorCode
 
@@ -34,6 +35,7 @@ _STATUS: dict[ErrorCode, HTTPStatus] = {
     ErrorCode.GEOMETRY: HTTPStatus.CONFLICT,
     ErrorCode.FENCED: HTTPStatus.CONFLICT,
     ErrorCode.CONFLICT: HTTPStatus.CONFLICT,
+    ErrorCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
     ErrorCode.LIMIT: HTTPStatus.SERVICE_UNAVAILABLE,
     ErrorCode.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -65,6 +67,7 @@ class Problem(BaseModel):
     code: str
     errors: list[FieldProblem] | None = None
     failing: list[Failing] | None = None
+    checks: list[Check] | None = None
     retry_after_seconds: float | None = None
 
 
@@ -79,6 +82,7 @@ class ProblemError(Exception):
         *,
         errors: list[FieldProblem] | None = None,
         failing: list[Failing] | None = None,
+        checks: list[Check] | None = None,
         retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(detail)
@@ -90,6 +94,7 @@ class ProblemError(Exception):
             code=code,
             errors=errors,
             failing=failing,
+            checks=checks,
             retry_after_seconds=retry_after_seconds,
         )
 

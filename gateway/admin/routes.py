@@ -201,7 +201,7 @@ def _add_cache_routes(router: APIRouter, core: Core) -> None:
         """What the pool holds, by model and by namespace."""
         return views.cache_of(await core.snapshot())
 
-    @router.post("/cache/clear", tags=["cache"], responses=_CHANGE, operation_id="clear")
+    @router.post("/cache/clear", tags=["cache"], responses=_CHANGE | responses(404), operation_id="clear")
     async def clear(request: Request, body: views.ClearBody, requested_by: RequestedBy = "api") -> views.ClearResult:
         """Forget chunks. What readers still hold is freed when they are done."""
         reply = await core.change(

@@ -73,6 +73,16 @@ class ReasonBody(_Body):
 class ClearBody(_Body):
     """What to forget: exactly one of ``model``, ``namespace`` and ``all``. ``dry_run`` only counts."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["model"], "properties": {"model": {"minLength": 1}}},
+                {"required": ["namespace"], "properties": {"namespace": {"minLength": 1}}},
+                {"required": ["all"], "properties": {"all": {"const": True}}},
+            ]
+        }
+    )
+
     model: Annotated[str, Field(max_length=512)] = ""
     namespace: Annotated[str, Field(pattern="^([0-9a-f]{32})?$", description="32 hexadecimal digits.")] = ""
     all: bool = False
@@ -126,12 +136,22 @@ class Drain(Document):
     engines: list[str]
 
 
+class EngineState(StrEnum):
+    """What an engine is, apart from the gateway."""
+
+    READY = "ready"
+    DRAINING = "draining"  # alone
+    DRAINED = "drained"  # alone, or fenced
+    STOPPED = "stopped"  # told by its own admin server: the adapter is closed
+    GONE = "gone"  # its parties have left; what it counted is still shown
+
+
 class EngineSummary(Document):
-    """One engine in a line. ``state`` is draining or drained when it is drained alone."""
+    """One engine in a line."""
 
     name: str
     model: str
-    state: Lifecycle
+    state: EngineState
     fenced: bool
     parties: int
     pending_stores: int
@@ -164,7 +184,7 @@ class Engine(Document):
 
     name: str
     model: str
-    state: Lifecycle
+    state: EngineState
     fenced: bool
     pending_stores: int
     pending_retrieves: int
@@ -300,12 +320,22 @@ def drain_of(drain: DrainInfo | None) -> Drain | None:
 
 def engines_of(snapshot: SnapshotReply) -> Engines:
     """Every engine, by name."""
-    return Engines(engines=[Engine.model_validate(engine) for engine in _by_name(snapshot.engines)])
+    return Engines(engines=[_engine_of(engine) for engine in _by_name(snapshot.engines)])
 
 
 def find_engine(snapshot: SnapshotReply, name: str) -> Engine | None:
     """The engine of that name, None when there is none."""
-    return next((Engine.model_validate(engine) for engine in snapshot.engines if engine.name == name), None)
+    return next((_engine_of(engine) for engine in snapshot.engines if engine.name == name), None)
+
+
+def engine_state(engine: EngineInfo) -> EngineState:
+    """What an engine is. A name without parties is a memory: nothing of it can be ready."""
+    is_gone = not engine.parties and not engine.fenced and engine.state is Lifecycle.READY
+    return EngineState.GONE if is_gone else EngineState(engine.state)
+
+
+def _engine_of(engine: EngineInfo) -> Engine:
+    return Engine.model_validate(engine).model_copy(update={"state": engine_state(engine)})
 
 
 def state_of(snapshot: SnapshotReply) -> GatewayState:
@@ -325,7 +355,7 @@ def state_of(snapshot: SnapshotReply) -> GatewayState:
             EngineSummary(
                 name=engine.name,
                 model=engine.model,
-                state=engine.state,
+                state=engine_state(engine),
                 fenced=engine.fenced,
                 parties=len(engine.parties),
                 pending_stores=engine.pending_stores,

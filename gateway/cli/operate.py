@@ -228,7 +228,7 @@ def _was_cut(ended: views.Drain) -> bool:
 def _drain_engine(control: Control, name: str, body: views.EngineDrainBody, no_wait: bool, as_json: bool) -> None:
     engine = control.drain_engine(name, body)
     with _progress() as tell:
-        while not no_wait and engine.state is Lifecycle.DRAINING:
+        while not no_wait and engine.state is views.EngineState.DRAINING:
             tell(show.engine_line(engine))
             time.sleep(_STEP_SECONDS / 5)
             engine = control.engine(name)

@@ -142,13 +142,6 @@ def _drain_row(state: views.GatewayState) -> str:
     return f"none; the last one: {line}" if state.state is Lifecycle.READY else line
 
 
-def _engine_state(engine: views.EngineSummary) -> str:
-    """A name without parties is a memory: nothing of it can be ready."""
-    if engine.fenced:
-        return "fenced"
-    return "gone" if not engine.parties and engine.state is Lifecycle.READY else engine.state
-
-
 def _pool_line(pool: views.Pool) -> str:
     if not pool.pool_bytes:
         return "the gateway's to tell, not this engine's"
@@ -166,7 +159,7 @@ def _engine_table(found: Iterable[views.EngineSummary]) -> None:
             (
                 e.name,
                 e.model,
-                _engine_state(e),
+                "fenced" if e.fenced else e.state,
                 str(e.parties),
                 str(e.pending_stores),
                 str(e.pending_retrieves),

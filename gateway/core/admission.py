@@ -120,10 +120,10 @@ class Admission:
         """An operator names an engine.
 
         Raises:
-            Refusal: INVALID; nobody has that name.
+            Refusal: NOT_FOUND; nobody has that name.
         """
         if engine not in self._parties.engines() and engine not in self._drains.engines:
-            raise Refusal(ErrorCode.INVALID, f"no engine named {engine!r} is registered")
+            raise Refusal(ErrorCode.NOT_FOUND, f"no engine named {engine!r} is registered")
 
 
 def check_numbers(**numbers: int) -> None:

@@ -407,7 +407,7 @@ class Core:
         """Begin or join a drain of one engine; 0 seconds cut at once. Returns whether it was drained already.
 
         Raises:
-            Refusal: CONFLICT, or INVALID when there is no such engine.
+            Refusal: CONFLICT, or NOT_FOUND when there is no such engine.
         """
         self._admission.engine(engine)
         if deadline_seconds is None:
@@ -420,7 +420,7 @@ class Core:
         """End the engine's own drain and its fence. Resuming one that is neither changes nothing.
 
         Raises:
-            Refusal: CONFLICT, or INVALID when there is no such engine.
+            Refusal: CONFLICT, or NOT_FOUND when there is no such engine.
         """
         self._admission.engine(engine)
         self._drains.resume_engine(engine)
@@ -432,7 +432,7 @@ class Core:
         What a reader holds leaves the index at once and is freed by its last release.
 
         Raises:
-            Refusal: STARTING, STOPPING or INVALID.
+            Refusal: STARTING, STOPPING, INVALID, or NOT_FOUND when nothing is known of that model or namespace.
         """
         self._admission.serving()
         check_clear(model, namespace, all)
@@ -442,7 +442,7 @@ class Core:
         """Take an engine's registrations away. Its slots stay quarantined until each party is proven dead.
 
         Raises:
-            Refusal: STARTING, STOPPING, or INVALID when there is no such engine.
+            Refusal: STARTING, STOPPING, or NOT_FOUND when there is no such engine.
         """
         self._admission.serving()
         self._admission.engine(engine)

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 from gateway.core.chunks import Chunks
 from gateway.core.index import Group
-from gateway.core.types import ClearResult, NamespaceRecord, PartySpec, WriteClearEpoch, WriteNamespace
-from gateway.wire.codes import EvictionReason, Role
+from gateway.core.types import ClearResult, NamespaceRecord, PartySpec, Refusal, WriteClearEpoch, WriteNamespace
+from gateway.wire.codes import ErrorCode, EvictionReason, Role
+
+_MAX_SHOWN = 10
 
 
 class Namespaces:
@@ -44,10 +46,16 @@ class Namespaces:
         return self._index.group(known, spec.shard)
 
     def clear(self, model: str, namespace: bytes, *, everything: bool, dry_run: bool) -> ClearResult:
-        """Take chunks out of the index; those that a lease holds are freed by its end."""
+        """Take chunks out of the index; those that a lease holds are freed by its end.
+
+        Raises:
+            Refusal: NOT_FOUND; nothing is known of that model or namespace.
+        """
         chosen = [
             one for one in self._index if everything or one.record.model == model or one.record.namespace == namespace
         ]
+        if not chosen and not everything:
+            raise self._unknown(model, namespace)
         groups = [group for one in chosen for group in one.groups.values()]
         result = ClearResult(
             chunks=sum(one.num_chunks for one in chosen),
@@ -63,3 +71,10 @@ class Namespaces:
             for group in groups:
                 self._chunks.drop_group(group, EvictionReason.CLEARED)
         return result
+
+    def _unknown(self, model: str, namespace: bytes) -> Refusal:
+        kind, asked = ("model", repr(model)) if model else ("namespace", namespace.hex())
+        names = {one.record.model if model else one.record.namespace.hex() for one in self._index}
+        known = sorted(names - {""})
+        shown = ", ".join(known[:_MAX_SHOWN]) + (", …" if len(known) > _MAX_SHOWN else "")
+        return Refusal(ErrorCode.NOT_FOUND, f"there is no {kind} {asked}; known are: {shown or 'none'}")

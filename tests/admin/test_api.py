@@ -61,6 +61,18 @@ def test_readiness_names_what_fails(api: httpx.Client, core: CoreDouble, changes
     assert all(name in document["detail"] for name in names)
 
 
+def test_verbose_lists_every_check_also_when_one_fails(api: httpx.Client, core: CoreDouble) -> None:
+    checks = (check("loop"), check("pool", ok=False, reason="gone"), check("admin", critical=False))
+    core.says(SnapshotRequest, snapshot(health=Health.UNHEALTHY, ready=False, checks=checks))
+    document = problem(api.get("/readyz?verbose"), 503, "not_ready")
+    assert [(c["name"], c["ok"], c["reason"]) for c in document["checks"]] == [
+        ("loop", True, ""),
+        ("pool", False, "gone"),
+        ("admin", True, ""),
+    ]
+    assert "checks" not in api.get("/readyz").json()
+
+
 def test_a_wedged_data_plane_is_not_ready_though_the_core_says_so(api: httpx.Client, core: CoreDouble) -> None:
     core.hears_engines = False
     document = problem(api.get("/readyz"), 503, "not_ready")
@@ -258,6 +270,17 @@ def test_what_the_lifecycle_refuses(api: httpx.Client, core: CoreDouble, code: E
 # -- engines -----------------------------------------------------------------------------------------------------------
 
 
+def test_an_engine_that_left_is_gone_in_every_document(api: httpx.Client, core: CoreDouble) -> None:
+    drained = core_double.engine("b", parties=(), state=Lifecycle.DRAINED)
+    core.says(
+        SnapshotRequest, snapshot(engines=(core_double.engine("a", parties=()), drained, core_double.engine("c")))
+    )
+    expected = {"a": "gone", "b": "drained", "c": "ready"}
+    assert {e["name"]: e["state"] for e in api.get("/v1/engines").json()["engines"]} == expected
+    assert {e["name"]: e["state"] for e in api.get("/v1/state").json()["engines"]} == expected
+    assert {name: api.get(f"/v1/engines/{name}").json()["state"] for name in expected} == expected
+
+
 def test_engines(api: httpx.Client, core: CoreDouble) -> None:
     taken = snapshot(engines=(core_double.engine("b"), core_double.engine("a")))
     core.says(SnapshotRequest, taken)
@@ -319,6 +342,12 @@ def test_a_clear_of_nothing_named_is_refused(api: httpx.Client, core: CoreDouble
     assert core.asked(Clear) == []
 
 
+def test_a_clear_of_what_nobody_knows_is_404(api: httpx.Client, core: CoreDouble) -> None:
+    core.refuses(Clear, ErrorCode.NOT_FOUND, "there is no model 'typo'; known are: m")
+    document = problem(api.post("/v1/cache/clear", json={"model": "typo"}), 404, "not_found")
+    assert document["detail"].endswith("known are: m")
+
+
 # -- the shape of errors -----------------------------------------------------------------------------------------------
 
 
@@ -328,6 +357,16 @@ def test_what_does_not_exist(api: httpx.Client) -> None:
     refused = api.delete("/v1/state")
     problem(refused, 405, "method_not_allowed")
     assert refused.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", "/v1/drain", "GET, POST"), ("PATCH", "/v1/engines/e1", "DELETE, GET"), ("POST", "/livez", "GET")],
+)
+def test_a_wrong_method_is_told_every_right_one(api: httpx.Client, method: str, path: str, allowed: str) -> None:
+    refused = api.request(method, path)
+    problem(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == allowed
 
 
 def test_a_body_must_be_json_and_small(api: httpx.Client, core: CoreDouble) -> None:

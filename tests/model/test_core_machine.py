@@ -540,7 +540,7 @@ class CoreMachine(RuleBasedStateMachine):
         ref, now = self.ref, self.tables.now
         step = lambda: self.tables.core.drain_engine(engine, deadline, now)  # noqa: E731
         if engine not in ref.engines and not any(ENGINE_OF[name] == engine for name in ref.registered):
-            self.refused(ErrorCode.INVALID, step)
+            self.refused(ErrorCode.NOT_FOUND, step)
             return
         already = step()
         self.tables.settle()
@@ -552,13 +552,17 @@ class CoreMachine(RuleBasedStateMachine):
     def resume_engine(self, engine: str) -> None:
         step = lambda: self.tables.core.resume_engine(engine, self.tables.now)  # noqa: E731
         if engine not in self.ref.engines and not any(ENGINE_OF[name] == engine for name in self.ref.registered):
-            self.refused(ErrorCode.INVALID, step)
+            self.refused(ErrorCode.NOT_FOUND, step)
             return
         step()
         self.ref.engines.pop(engine, None)
 
     def clear(self, namespace: bytes) -> None:
         ref = self.ref
+        if namespace and all(namespace != record.namespace for record, *_ in self.tables.core.namespace_usage()):
+            assert not any(namespace == name[0] for name in ref.ready)
+            self.refused(ErrorCode.NOT_FOUND, lambda: self.tables.clear(namespace=namespace))
+            return
         result = self.tables.clear(namespace=namespace, everything=not namespace)
         taken = {name: slot for name, slot in ref.ready.items() if namespace in (b"", name[0])}
         pinned = ref.pinned()

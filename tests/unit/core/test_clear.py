@@ -21,7 +21,6 @@ def two_models() -> tuple[Tables, bytes, bytes]:
         ({"model": "m"}, {11, 12}),
         ({"namespace": OTHER}, {1, 2}),
         ({"everything": True}, set()),
-        ({"model": "nobody's"}, {1, 2, 11, 12}),
     ],
 )
 def test_what_is_named_leaves_and_nothing_else(what, left):
@@ -42,6 +41,24 @@ def test_a_clear_of_nothing_or_of_two_things_is_refused(what):
         tables.clear(**what)
     assert refused.value.code is ErrorCode.INVALID
     assert tables.stored() == {1, 2, 11, 12}
+
+
+@pytest.mark.parametrize(
+    ("what", "known"),
+    [({"model": "typo"}, "m, other"), ({"namespace": b"t" * 16}, f"{NAMESPACE.hex()}, {OTHER.hex()}")],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_nobody_knows_is_refused_with_what_is_known(what, known, dry_run):
+    tables, _, _ = two_models()
+    with pytest.raises(Refusal) as refused:
+        tables.clear(**what, dry_run=dry_run)
+    assert refused.value.code is ErrorCode.NOT_FOUND
+    assert refused.value.message.endswith(f"known are: {', '.join(sorted(known.split(', ')))}")
+    assert tables.stored() == {1, 2, 11, 12}
+
+
+def test_an_empty_pool_can_be_cleared_of_everything():
+    assert Tables().clear(everything=True).chunks == 0
 
 
 def test_the_epoch_goes_up_first():
@@ -103,7 +120,6 @@ def test_a_crash_in_the_middle_of_a_clear_gives_nothing_cleared_back():
 
 def test_a_namespace_the_file_forgot_is_cleared_by_the_last_clear_of_any():
     tables, _, _ = two_models()
-    tables.clear(model="nobody's")
     tables.file.namespaces.clear()
     assert tables.restart() == 4
     tables.file.clear_epoch = 1

@@ -228,7 +228,7 @@ def test_operators_cannot_name_an_engine_that_is_not_there():
     ):
         with pytest.raises(Refusal) as refused:
             step()
-        assert refused.value.code is ErrorCode.INVALID
+        assert refused.value.code is ErrorCode.NOT_FOUND
 
 
 def test_a_spec_is_compared_as_a_whole():

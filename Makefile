@@ -3,6 +3,7 @@
 # make test    all tests, but for those that need a vLLM
 # make test-engine, make demo-vllm   with a real vLLM, in an environment of its own
 # make bench   every figure that is promised, measured here; BENCH_ARGS="--quick --only ping" for less
+# make fuzz    the readers of wire frames and pool files under a coverage-guided fuzzer; FUZZ_ARGS="--seconds 600"
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
 # make clean   all that the others leave behind
@@ -13,8 +14,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 
-.PHONY: setup demo demo-vllm test test-engine bench check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench fuzz check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -42,6 +44,10 @@ test-engine:
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check

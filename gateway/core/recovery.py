@@ -35,7 +35,7 @@ def recover(
 
     WRITING slots come first: their owners may still be writing there, so nothing may contradict them. A READY one is
     not taken when it was cleared, when its key is there in a newer slot, or when its size is not that of the newest
-    chunk of its group.
+    chunk of its group. None is taken whose generation is another's too, or one that this boot may still give out.
     """
     for namespace in namespaces:
         chunks.index.describe(namespace)
@@ -46,7 +46,7 @@ def recover(
     ready.sort(key=attrgetter("generation"), reverse=True)
 
     held = _adopt_writing(chunks, writing)
-    taken = _adopt_ready(chunks, ready)
+    taken = _adopt_ready(chunks, ready, {record.generation for record in held})
     chunks.slots.close_adoption(held + taken)
     for record in held:
         reservations.recover(record, _group_of(chunks, record))
@@ -56,18 +56,29 @@ def recover(
 
 def _adopt_writing(chunks: Chunks, records: Iterable[SlotRecord]) -> list[SlotRecord]:
     slots, held = chunks.slots, []
+    generations: set[int] = set()
     for record in records:
         size = slots.size_found(record)
-        if size is not None and slots.adopt(record.slot, size, SlotState.QUARANTINED):
+        if (
+            size is not None
+            and record.generation < slots.first_generation
+            and record.generation not in generations
+            and slots.adopt(record.slot, size, SlotState.QUARANTINED)
+        ):
+            generations.add(record.generation)
             held.append(record)
         else:
             slots.effects.append(FreeHeader(record.slot))
     return held
 
 
-def _adopt_ready(chunks: Chunks, newest_first: Iterable[SlotRecord]) -> list[SlotRecord]:
-    """Adopt and index. One pass over every chunk of the pool: its speed is the speed of a restart."""
+def _adopt_ready(chunks: Chunks, newest_first: Iterable[SlotRecord], writing: set[int]) -> list[SlotRecord]:
+    """Adopt and index. One pass over every chunk of the pool: its speed is the speed of a restart.
+
+    ``writing``: the generations of slots that are held for their writers.
+    """
     slots, taken = chunks.slots, []
+    last_generation = slots.first_generation
     fillings: dict[tuple[bytes, int], _Filling] = {}
     for record in newest_first:
         filling = fillings.get((record.namespace, record.shard))
@@ -84,8 +95,11 @@ def _adopt_ready(chunks: Chunks, newest_first: Iterable[SlotRecord]) -> list[Slo
             and record.extent == filling.size.extent
             and record.clear_epoch >= filling.clear_epoch
             and record.key not in filling.group.slots
+            and record.generation < last_generation
+            and record.generation not in writing
             and slots.adopt(record.slot, filling.size, SlotState.READY)
         ):
+            last_generation = record.generation
             filling.group.slots[record.key] = record.slot
             taken.append(record)
         else:

@@ -73,7 +73,9 @@ class Slots:
         ] * facts.num_slabs  # by slab: that of its size, while it has one
         self._slabs = [_Slab() for _ in range(facts.num_slabs)]
         self._free_slabs = dict.fromkeys(range(facts.num_slabs - 1, -1, -1))  # of no size; the last is taken first
-        self._last_generation = facts.boot_epoch << GENERATION_COUNTER_BITS
+        #: Below it are the generations of earlier boots, from it on those that this one gives out.
+        self.first_generation = facts.boot_epoch << GENERATION_COUNTER_BITS
+        self._last_generation = self.first_generation
 
         num_places = facts.num_slabs * facts.slots_per_slab
         self._states = np.zeros(num_places, np.uint8)

@@ -93,11 +93,11 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
     """Make everything in order; ``stack`` takes it down again in the opposite one."""
     _raise_file_limit()
     wakeup = stack.enter_context(Wakeup((signal.SIGTERM, signal.SIGINT)))
-    directory = run_dir.take(settings)
-    stack.callback(directory.remove)
+    directory = stack.enter_context(_directory(settings))
     for note in directory.notes:
         _log.warning("run_dir_note", extra={"facts": {"note": note}})
     pool = stack.enter_context(_pool(settings, directory, wakeup))
+    stack.callback(directory.withdraw)
     locks = stack.enter_context(contextlib.closing(LockObserver.open(pool.path)))
     # The tables of a large pool are millions of objects that all stay: looking for garbage among them is time lost.
     gc.disable()
@@ -125,13 +125,30 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
 
 
 @contextlib.contextmanager
+def _directory(settings: GatewayConfig) -> Iterator[RunDirectory]:
+    """Both directories; a start that fails takes away what it made."""
+    directory = run_dir.take(settings)
+    try:
+        yield directory
+    except StartError:
+        directory.undo()
+        raise
+    finally:
+        directory.remove()
+
+
+@contextlib.contextmanager
 def _pool(settings: GatewayConfig, directory: RunDirectory, wakeup: Wakeup) -> Iterator[PoolFile]:
     """The pool file, locked; closed at the end, and removed where nobody is to find it again."""
     pool = _open_pool(settings, directory, wakeup)
+    is_kept = not directory.is_temporary and settings.pool_on_stop == "keep"
     try:
         yield pool
+    except StartError:
+        is_kept = not pool.is_new  # nothing is in one that was made for this start
+        raise
     finally:
-        if directory.is_temporary or settings.pool_on_stop == "remove":
+        if not is_kept:
             pool.remove()
         pool.close()
 
@@ -187,7 +204,7 @@ class Daemon:
         self._pool = pool
         self._wakeup = wakeup
         self._endpoints: list[Endpoint] = []
-        #: Why the process must end though nobody asked; empty while it need not.
+        #: Why it cannot become ready; empty while it can.
         self._failure = ""
         self._has_announced = False
         self._announce_by = now + _ADMIN_START_SECONDS
@@ -242,7 +259,11 @@ class Daemon:
         self._endpoints.append(endpoint)
 
     def serve(self) -> int:
-        """Answer until the lifecycle says stop; the exit code."""
+        """Answer until the lifecycle says stop; the exit code.
+
+        Raises:
+            StartError: it could not become ready.
+        """
         self.child.start(time.monotonic())
         loop = Loop(
             endpoints=self._endpoints,
@@ -262,10 +283,10 @@ class Daemon:
         finally:
             cancelled.set()
             reserving.join()
-        if self._failure and self._progress.is_reserving and self._pool.is_new:
-            self._pool.remove()  # nothing is in it, and there is no room for it
+        if self._failure:
+            raise StartError(self._failure)
         self._log_end()
-        return 1 if self._failure else 0
+        return 0
 
     def _add_chores(self, chores: Chores, now: float) -> None:
         for check, step, every_seconds, is_critical in (
@@ -366,9 +387,6 @@ class Daemon:
         return bool(self._failure) or self._core.state in (Lifecycle.STOPPING, Lifecycle.STOPPED)
 
     def _log_end(self) -> None:
-        if self._failure:
-            _log.error("failed", extra={"facts": {"reason": self._failure}})
-            return
         drain = self._core.drain_record()
         facts: dict[str, object] = {"boot_id": self.boot.hex()}
         if drain is not None:

@@ -4,13 +4,14 @@ Owns: paths, modes and owners of both directories, and the small file that says 
 pool holds, messages. Runs on the main thread before the loop and after it.
 """
 
+import contextlib
 import grp
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,9 +40,10 @@ class RunDirectory:
     path: Path
     admin_path: Path
     is_temporary: bool  # both are this daemon's own
-    file_mode: int  # of sockets and the pool
+    file_mode: int  # of sockets, the pool and the file that says who runs here
     gid: int  # -1: as it comes
     notes: tuple[str, ...] = ()
+    made: tuple[Path, ...] = ()  # directories that were not there before, the innermost of each first
 
     @property
     def socket(self) -> Path:
@@ -83,19 +85,29 @@ class RunDirectory:
             StartError: the file cannot be written.
         """
         facts = {"pid": os.getpid(), "boot_id": boot.hex(), "started_at": time.time()}
-        _write(self.facts, json.dumps(facts) + "\n")
+        _write(self.facts, json.dumps(facts) + "\n", self.file_mode)
 
     def write_settings(self, settings: Mapping[str, object]) -> None:
         """Say which settings are in force, for an operator's bundle: they hold paths, and no token."""
-        _write(self.admin_path / ADMIN_SETTINGS, json.dumps(settings, indent=2) + "\n")
+        _write(self.admin_path / ADMIN_SETTINGS, json.dumps(settings, indent=2) + "\n", 0o600)
+
+    def withdraw(self) -> None:
+        """Take away what says that an API listens here. While the pool's lock is held: it may be another daemon's."""
+        self.admin_facts.unlink(missing_ok=True)
+        (self.admin_path / ADMIN_SETTINGS).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """After a stop: take the directories away, with all that is in them, if they were this daemon's own."""
-        self.admin_facts.unlink(missing_ok=True)
-        (self.admin_path / ADMIN_SETTINGS).unlink(missing_ok=True)
         if self.is_temporary:
             for directory in (self.path, self.admin_path):
                 shutil.rmtree(directory, ignore_errors=True)
+
+    def undo(self) -> None:
+        """After a start that failed: take away what it made, and nothing else."""
+        if self.path in self.made:
+            self.facts.unlink(missing_ok=True)
+        self.remove()
+        _remove_empty(self.made)
 
 
 def take(config: GatewayConfig) -> RunDirectory:
@@ -121,16 +133,37 @@ def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: boo
         if size > MAX_SOCKET_PATH_BYTES:
             raise StartError(f"socket path {socket} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed")
     mode, file_mode = (0o700, 0o600) if gid == -1 else (0o2770, 0o660)
-    notes = (
-        *_take(path, mode, gid, {FACTS, POOL}),
-        *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS, ADMIN_SETTINGS}),
-    )
-    return RunDirectory(path, admin_path, is_temporary, file_mode, gid, notes)
-
-
-def _write(path: Path, text: str) -> None:
+    made = (*((path,) if is_temporary else _missing(path)), *_missing(admin_path))
     try:
-        path.write_text(text, encoding="utf-8")
+        notes = (
+            *_take(path, mode, gid, {FACTS, POOL}),
+            *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS, ADMIN_SETTINGS}),
+        )
+    except StartError:
+        _remove_empty(made)
+        raise
+    return RunDirectory(path, admin_path, is_temporary, file_mode, gid, notes, made)
+
+
+def _missing(path: Path) -> tuple[Path, ...]:
+    """The directories that taking this path makes, the innermost first."""
+    return tuple(one for one in (path, *path.parents) if not one.exists())
+
+
+def _remove_empty(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        with contextlib.suppress(OSError):  # somebody has put something there meanwhile
+            directory.rmdir()
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Write a file anew with this mode, whatever the umask and whoever wrote the one before."""
+    try:
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            os.fchmod(fd, mode)
+            file.write(text)
     except OSError as error:
         raise StartError(f"cannot write {path}: {error.strerror}; {explain(path)}") from None
 

@@ -164,6 +164,7 @@ def _announced(path: Path, address: str, listener: socket.socket) -> Iterator[No
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     text = json.dumps({"url": url, "pid": os.getpid()}) + "\n"
     fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(0o600)
     fresh.replace(path)
     log.info("admin_listening", extra={"facts": {"url": url}})
     try:

@@ -16,6 +16,7 @@ from gateway.daemon import run
 @click.option(
     "--run-dir", metavar="DIR", help="Directory shared with engines, on tmpfs. Default: a new one in /dev/shm."
 )
+@click.option("--admin-dir", metavar="DIR", help="Directory of the admin socket. Default: RUN_DIR.admin.")
 @click.option("--pool-size", metavar="SIZE", help="Bytes of the pool, for instance 4GiB.")
 @click.option("--admin", metavar="HOST:PORT", help="Where the admin API listens. Default: 127.0.0.1:9480.")
 @click.option("--probe", metavar="HOST:PORT", help="A second listener with /livez, /readyz and /metrics only.")

@@ -30,6 +30,7 @@ def test_a_second_daemon_is_refused_with_the_facts(daemon: Daemon) -> None:
 
         for fact in (str(daemon.pool), f"inode {inode}", f"pid {daemon.pid}", str(daemon.ready_line["boot_id"])):
             assert fact in reason(second)
+    assert {"admin.json", "settings.json"} <= {path.name for path in daemon.admin_dir.iterdir()}, "the first one's stay"
     assert daemon.snapshot().boot.hex() == daemon.ready_line["boot_id"]
     assert daemon.socket.exists()
 

@@ -74,8 +74,9 @@ def test_only_the_user_can_reach_it_whatever_the_umask() -> None:
         daemon.start()
 
         assert mode(daemon.run_dir) == mode(daemon.admin_dir) == 0o700
-        for path in (daemon.socket, daemon.admin_socket, daemon.pool):
-            assert mode(path) == 0o600, path
+        found = {path.name: mode(path) for place in (daemon.run_dir, daemon.admin_dir) for path in place.iterdir()}
+        assert {"gateway.sock", "pool", "gateway.pid", "admin.sock", "admin.json", "settings.json"} <= found.keys()
+        assert set(found.values()) == {0o600}, found
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to any group")
@@ -84,7 +85,7 @@ def test_a_group_can_reach_the_shared_directory_and_not_the_operators() -> None:
         daemon.start()
 
         assert (mode(daemon.run_dir), daemon.run_dir.stat().st_gid) == (0o2770, 12345)
-        for path in (daemon.socket, daemon.pool):
+        for path in (daemon.socket, daemon.pool, daemon.run_dir / "gateway.pid"):
             assert (mode(path), path.stat().st_gid) == (0o660, 12345), path
         assert (mode(daemon.admin_dir), mode(daemon.admin_socket)) == (0o700, 0o600)
 
@@ -180,8 +181,8 @@ def test_a_pool_larger_than_the_memory_file_system_is_refused_with_the_sizes() -
     settings = {"KVGATE_POOL_SIZE": too_large, "KVGATE_SLAB_SIZE": "", "KVGATE_MIN_CHUNK_BYTES": ""}
     with Daemon(settings) as daemon:
         assert daemon.spawn().wait() == 1
-        assert "memory" in sentence(daemon, "failed")
-        assert not daemon.socket.exists()
+        assert "memory" in sentence(daemon, "start_failed")
+        assert not daemon.run_dir.exists()
 
 
 def test_an_admin_port_that_is_taken_ends_the_start() -> None:
@@ -189,9 +190,37 @@ def test_an_admin_port_that_is_taken_ends_the_start() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with Daemon({"KVGATE_ADMIN": address}) as daemon:
             assert daemon.spawn().wait() == 1
-            assert "admin process" in sentence(daemon, "failed")
+            assert "admin process" in sentence(daemon, "start_failed")
             assert address in daemon.stderr
             assert daemon.stdout == ""
+            assert not daemon.run_dir.exists(), "what this start made is gone again"
+            assert not daemon.admin_dir.exists()
+
+
+def test_a_start_that_fails_leaves_what_was_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with Daemon(arguments=("--admin", address)) as daemon:
+            earlier = Daemon(base=daemon.base).start()
+            with RawParty(daemon.run_dir).register() as party:
+                party.store((1, 2))
+            assert earlier.stop() == 0
+            before = {path: path.stat().st_ino for path in (daemon.run_dir, daemon.pool, daemon.admin_dir)}
+
+            assert daemon.spawn().wait() == 1
+            assert {path: path.stat().st_ino for path in before} == before
+            assert earlier.start().snapshot().slots.ready == 2
+            assert earlier.stop() == 0
+
+
+def test_the_admin_directory_is_a_flag_too() -> None:
+    with Daemon() as daemon:
+        admin_dir = daemon.base / "operators"
+        other = Daemon(arguments=("--admin-dir", str(admin_dir)), base=daemon.base)
+        other.start()
+        assert (admin_dir / "admin.sock").exists()
+        assert not daemon.admin_dir.exists()
+        assert other.stop() == 0
 
 
 def test_stacks_are_shown_on_request_and_it_goes_on(daemon: Daemon) -> None:

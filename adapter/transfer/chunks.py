@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from adapter.actions import Unit
 from gateway.device.copy import ChunkCopier
-from gateway.pool.format import SlotState
 from gateway.pool.mapping import PoolMapping, acquire_fence
 from gateway.wire.codes import OperationKind, Reason
 
@@ -34,11 +33,4 @@ def copy_unit(unit: Unit, mapping: PoolMapping, copier: ChunkCopier) -> Reason:
         return Reason.NONE
     copier.scatter(unit.block_ids, address, unit.skip_blocks)
     acquire_fence()
-    header = mapping.read_header(unit.slot)
-    is_ours = (
-        header is not None
-        and header.state is SlotState.READY
-        and header.key == unit.key
-        and header.generation == unit.generation
-    )
-    return Reason.NONE if is_ours else Reason.CHANGED
+    return Reason.NONE if mapping.holds(unit.slot, unit.key, unit.generation) else Reason.CHANGED

@@ -23,6 +23,7 @@ from gateway.pool.format import (
     Layout,
     PoolFormatError,
     SlotHeader,
+    SlotState,
     decode_pages,
     decode_slot,
 )
@@ -88,6 +89,19 @@ class PoolMapping:
                 return header
             previous = record
         return None
+
+    def holds(self, slot: int, key: bytes, generation: int) -> bool:
+        """Whether ``slot`` is READY and still what was granted: asked after a copy, no writer had it meanwhile.
+
+        Bytes are copied first, then ``acquire_fence``, then this: a lease protects only while its daemon lives.
+        """
+        header = self.read_header(slot)
+        return (
+            header is not None
+            and header.state is SlotState.READY
+            and header.key == key
+            and header.generation == generation
+        )
 
     def is_current(self) -> bool:
         """Whether the path still names the mapped file; False: open it again."""

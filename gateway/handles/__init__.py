@@ -1,0 +1,1 @@
+"""Handle mode: the gateway copies between engines' blocks and the pool."""

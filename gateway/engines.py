@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
 
+import msgspec
+
 from gateway.metrics.table import ADAPTER_BY_NAME, Type
 from gateway.wire.codes import State
 from gateway.wire.messages import AdapterStats, HistogramSample, OperationInfo, Sample, TransferInfo
@@ -26,6 +28,10 @@ OTHER = "other"
 KEEP_SECONDS = 3600.0
 #: Settled operations remembered, over all engines.
 MAX_SETTLED = 1000
+#: Pending operations remembered of one party; an adapter tells its oldest 64.
+MAX_PENDING = 64
+#: Characters of a request's id that are remembered: a peer may send any number.
+MAX_REQUEST_ID = 256
 #: More than any level or count of calls can be; the sums over all parties still fit the wire's integers.
 MAX_COUNT = 2**48
 #: More than any total can be: bytes for some years.
@@ -84,7 +90,8 @@ class EngineStats:
         Args:
             heartbeat_seconds: how often parties are told to send one.
         """
-        self._silence_seconds = MAX_MISSED_HEARTBEATS * heartbeat_seconds
+        #: A party that has not been heard of for longer is silent: its levels are no longer shown.
+        self.silence_seconds = MAX_MISSED_HEARTBEATS * heartbeat_seconds
         self._parties: dict[bytes, _Party] = {}
         self._engines: dict[str, _Engine] = {}
         self._models: set[str] = set()
@@ -125,8 +132,11 @@ class EngineStats:
         engine.last_heartbeat_at = wall
         known.heard_at = now
         known.state = stats.state
-        known.pending = stats.pending
-        self._settled.extend(TransferInfo(engine=known.engine, party=party.hex(), operation=op) for op in stats.settled)
+        known.pending = tuple(map(_bounded, stats.pending[:MAX_PENDING]))
+        self._settled.extend(
+            TransferInfo(engine=known.engine, party=party.hex(), operation=_bounded(op))
+            for op in stats.settled[-MAX_SETTLED:]
+        )
         known.gauges = {
             (sample.name, sample.labels): sample.value
             for sample in stats.gauges
@@ -148,7 +158,7 @@ class EngineStats:
         """Drop the levels of silent parties, removed parties that did not come back, and engines nobody belongs to."""
         for party, known in list(self._parties.items()):
             silent_seconds = now - known.heard_at
-            if known.gauges and silent_seconds > self._silence_seconds:
+            if known.gauges and silent_seconds > self.silence_seconds:
                 known.gauges, known.pending = {}, ()
             if known.is_removed and silent_seconds > KEEP_SECONDS:
                 self.forget(party, now)
@@ -209,6 +219,13 @@ class EngineStats:
     def _note_if_left(self, label: str, now: float) -> None:
         if all(party.engine != label for party in self._parties.values()):
             self._engines[label].left_at = now
+
+
+def _bounded(operation: OperationInfo) -> OperationInfo:
+    """The same operation, with an id of bounded length."""
+    if len(operation.request_id) <= MAX_REQUEST_ID:
+        return operation
+    return msgspec.structs.replace(operation, request_id=operation.request_id[:MAX_REQUEST_ID])
 
 
 def _samples(series: dict[Series, float]) -> tuple[Sample, ...]:

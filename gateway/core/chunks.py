@@ -54,7 +54,7 @@ class Chunks:
         depth the oldest.
         """
         slots = self.slots
-        for group in self.index.groups:
+        for group in self.index.groups.values():
             for key, slot in group.slots.items():
                 slots.keys[slot] = key
                 slots.groups[slot] = group.number
@@ -213,7 +213,7 @@ class Chunks:
         """Raise AssertionError unless index, slots and eviction orders agree."""
         slots = self.slots
         indexed = 0
-        for group in self.index.groups:
+        for group in self.index.groups.values():
             for key, slot in group.slots.items():
                 indexed += 1
                 assert slots.states[slot] == SlotState.READY, f"slot {slot} is indexed and not READY"

@@ -140,6 +140,10 @@ class Core:
                 f"the lock of party {spec.party.hex()} is not seen held: locks do not work across these rooms",
             )
         self._parties.admit(spec)
+        if spec.namespace:
+            self._namespaces.make_room(
+                spec.namespace, lambda: self._parties.namespaces() | self._reservations.namespaces()
+            )
         self._parties.add(spec, wall)
         if spec.namespace:
             self._namespaces.describe(spec)

@@ -41,20 +41,24 @@ class Namespace:
 
 
 class Index:
-    """All namespaces and groups of this boot. Neither is ever forgotten: there are as many as models were served."""
+    """All namespaces and groups. A group's number is its alone, for as long as this boot lives."""
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []  # by number
+        self.groups: dict[int, Group] = {}  # by number
+        self._next_group = 0
         self._namespaces: dict[bytes, Namespace] = {}
 
     def __iter__(self) -> Iterator[Namespace]:
         return iter(self._namespaces.values())
 
+    def __len__(self) -> int:
+        return len(self._namespaces)
+
     def __contains__(self, namespace: object) -> bool:
         return namespace in self._namespaces
 
     def find(self, namespace: bytes) -> Namespace | None:
-        """The namespace, if it was ever seen."""
+        """The namespace, if it is known."""
         return self._namespaces.get(namespace)
 
     def describe(self, record: NamespaceRecord) -> Namespace:
@@ -69,6 +73,13 @@ class Index:
         """The group of a shard, made if need be."""
         group = namespace.groups.get(shard)
         if group is None:
-            group = namespace.groups[shard] = Group(namespace, shard, len(self.groups))
-            self.groups.append(group)
+            group = namespace.groups[shard] = Group(namespace, shard, self._next_group)
+            self.groups[group.number] = group
+            self._next_group += 1
         return group
+
+    def forget(self, namespace: Namespace) -> None:
+        """Forget a namespace in which there are no chunks, and in which nobody will publish any."""
+        del self._namespaces[namespace.record.namespace]
+        for group in namespace.groups.values():
+            del self.groups[group.number]

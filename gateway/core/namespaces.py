@@ -7,6 +7,7 @@ A clear raises the epoch in the pool file first, then in the namespaces it is of
 comes before a crash, a namespace whose epoch was raised gives none of its older chunks back.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.core.chunks import Chunks
@@ -14,6 +15,8 @@ from gateway.core.index import Group
 from gateway.core.types import ClearResult, NamespaceRecord, PartySpec, Refusal, WriteClearEpoch, WriteNamespace
 from gateway.wire.codes import ErrorCode, EvictionReason, Role
 
+#: As many as the pool file's table has room for; what it does not name a warm start can no longer describe.
+MAX_NAMESPACES = 1024
 _MAX_SHOWN = 10
 
 
@@ -25,10 +28,33 @@ class Namespaces:
         self._index = chunks.index
         self._chunks = chunks
 
+    def make_room(self, namespace: bytes, in_use: Callable[[], frozenset[bytes]]) -> None:
+        """See that a namespace can be described: forget empty ones, else the one that was hit longest ago.
+
+        Args:
+            namespace: the one that comes.
+            in_use: tells those of live parties and of reservations, which stay.
+
+        Raises:
+            Refusal: LIMIT; all are in use.
+        """
+        if namespace in self._index or len(self._index) < MAX_NAMESPACES:
+            return
+        used = in_use()
+        idle = [one for one in self._index if one.record.namespace not in used]
+        if not idle:
+            raise Refusal(ErrorCode.LIMIT, f"{len(self._index)} namespaces are in use, no more can be")
+        empty = [one for one in idle if not one.num_chunks]
+        for one in empty or [min(idle, key=lambda one: one.last_hit_wall)]:
+            for group in one.groups.values():
+                self._chunks.drop_group(group, EvictionReason.CAPACITY)
+            self._index.forget(one)
+
     def describe(self, spec: PartySpec) -> None:
         """Take over what a party says of its namespace; chunks of a size that no live party has are evicted."""
         known = self._index.find(spec.namespace)
-        epoch = known.record.clear_epoch if known is not None else 0
+        # One that was forgotten may have been cleared: of what it had before, nothing may come back.
+        epoch = known.record.clear_epoch if known is not None else self.clear_epoch
         record = NamespaceRecord(spec.namespace, spec.model, spec.shard_count, spec.chunk_tokens, epoch)
         if known is None or known.record != record:
             known = self._index.describe(record)

@@ -99,6 +99,10 @@ class Parties:
         """Forget a registration. Returns whether there was one."""
         return self._parties.pop(party, None) is not None
 
+    def namespaces(self) -> frozenset[bytes]:
+        """Namespaces of registered parties."""
+        return frozenset(party.spec.namespace for party in self._parties.values())
+
     # -- engines
 
     def of_engine(self, engine: str) -> frozenset[bytes]:

@@ -114,6 +114,10 @@ class Reservations:
 
     # -- find
 
+    def namespaces(self) -> frozenset[bytes]:
+        """Namespaces in which something may still be published."""
+        return frozenset(one.group.namespace.record.namespace for one in self._by_generation.values())
+
     def find(self, owner: bytes, operation: int, generation: int) -> Reservation | None:
         """The reservation of this id, if it is this operation's."""
         reservation = self._by_generation.get(generation)

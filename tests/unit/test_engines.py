@@ -305,3 +305,15 @@ def test_the_last_heartbeat_and_the_partys_view_are_kept() -> None:
 
     assert stats.state_of(A) is State.HEALTHY
     assert stats.readings()["engine"].last_heartbeat_at == 1700000000.0
+
+
+def test_what_a_peer_tells_of_its_operations_is_bounded() -> None:
+    stats = two_parties()
+    long = msgspec.structs.replace(operation(0), request_id="r" * 100_000)
+    ended = msgspec.structs.replace(operation(1, OutcomeKind.STORED), request_id="s" * 100_000)
+    stats.heartbeat(A, told(pending=(long,) * 5000, settled=(ended,)), 101.0, 1.0)
+
+    *pending, settled = stats.transfers()
+    assert len(pending) == engines.MAX_PENDING
+    assert {one.operation.request_id for one in pending} == {"r" * engines.MAX_REQUEST_ID}
+    assert settled.operation.request_id == "s" * engines.MAX_REQUEST_ID

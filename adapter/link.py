@@ -132,7 +132,7 @@ class Half(Protocol):
         """Work is accepted again."""
         ...
 
-    def heard_pong(self, pong: Pong) -> None:
+    def heard_pong(self, ping: Ping, pong: Pong) -> None:
         """A heartbeat was answered."""
         ...
 
@@ -536,7 +536,7 @@ class Link:
 
     def _say_ping(self) -> None:
         ping = self._half.ping_message(self.party) if self._is_announced else Ping(number=0)
-        finish = partial(self._heard_pong, self._is_announced)
+        finish = partial(self._heard_pong, ping, self._is_announced)
         self._send(ping, self._liveness.boot, time.monotonic() + REPLY_SECONDS, finish)
 
     def _heard_registered(self, reply: Reply | Reason) -> None:
@@ -548,12 +548,12 @@ class Link:
                 self._complain(f"the gateway refuses this party: {reply.message} ({reply.code})")
                 self._obey(self._liveness.not_registered(reply.code, reply.retry_after_ms / 1000, now))
 
-    def _heard_pong(self, was_announced: bool, reply: Reply | Reason) -> None:
+    def _heard_pong(self, ping: Ping, was_announced: bool, reply: Reply | Reason) -> None:
         if isinstance(reply, Pong):
             now = time.monotonic()
             known = reply.known or not was_announced
             deadline = None if reply.drain is None else reply.drain.deadline
-            self._half.heard_pong(reply)
+            self._half.heard_pong(ping, reply)
             self._obey(self._liveness.pong(reply.state, reply.health, known=known, drain_deadline=deadline, now=now))
 
     # -- leaving

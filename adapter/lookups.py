@@ -150,12 +150,20 @@ class Lookups:
             lookup.held.clear()
         self._unanswered = 0
 
-    def renew(self, sessions: Iterable[int], lease_deadline: float) -> None:
-        """The gateway renewed the leases of these sessions."""
-        renewed = frozenset(sessions)
+    def renew(self, listed: Iterable[int], live: Iterable[int], lease_deadline: float) -> None:
+        """The gateway was told the ``listed`` sessions, and renewed the leases of the ``live`` ones among them.
+
+        One that it does not know any more, after a drain that came and went between two heartbeats, is void at once.
+        Replies come in order: a lookup that is answered by now was asked before that heartbeat.
+        """
+        told, renewed = frozenset(listed), frozenset(live)
         for lookup in self._by_request.values():
-            if lookup.session in renewed and lookup.is_answered:
+            if not lookup.is_answered:
+                continue
+            if lookup.session in renewed:
                 lookup.lease_deadline = max(lookup.lease_deadline, lease_deadline)
+            elif lookup.session in told:
+                lookup.held.clear()
 
     def live_sessions(self, now: float) -> tuple[int, ...]:
         """Sessions whose lease is to be renewed."""

@@ -9,6 +9,7 @@ an adapter that has closed stays counted: a counter never falls.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -44,6 +45,12 @@ class AdapterCollector(Collector):
     """Reads every adapter of one registry and sums. Adapters are referred to weakly."""
 
     def __init__(self) -> None:
+        self._begin()
+        forget = weakref.WeakMethod(self._begin)
+        os.register_at_fork(after_in_child=lambda: (begin := forget()) and begin())
+
+    def _begin(self) -> None:
+        """Know nobody. A forked child begins so too: its parent's adapters, and their locks, are not its own."""
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
         self._closed = _Sums()
         # So that no scrape sees an adapter twice or not at all while it closes. Taken before an adapter's own lock.

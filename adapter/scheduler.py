@@ -250,6 +250,7 @@ class SchedulerAdapter:
 
     def readings(self) -> Readings:
         """Its metrics now. Any thread."""
+        self._link.check_process()
         with self._link.lock:
             return measurements.read(
                 state=self._link.state,
@@ -312,9 +313,9 @@ class SchedulerAdapter:
     def end_drain(self) -> None:
         """Lookups are served again."""
 
-    def heard_pong(self, pong: Pong) -> None:
-        """Leases were renewed."""
-        self._lookups.renew(pong.sessions, pong.lease_deadline)
+    def heard_pong(self, ping: Ping, pong: Pong) -> None:
+        """Leases were renewed, but for those that the gateway does not know any more."""
+        self._lookups.renew(ping.sessions, pong.sessions, pong.lease_deadline)
 
     def heard_late(self, reply: Reply) -> None:
         """A lookup's answer came when nobody waited any more: what it found is computed instead."""

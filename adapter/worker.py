@@ -315,6 +315,7 @@ class WorkerAdapter:
 
     def readings(self) -> Readings:
         """Its metrics now. Any thread."""
+        self._link.check_process()
         with self._link.lock:
             return measurements.read(
                 state=self._link.state,
@@ -332,6 +333,7 @@ class WorkerAdapter:
 
     def report(self) -> Report:
         """What the admin server tells of it, read in one step. Any thread."""
+        self._link.check_process()
         with self._link.lock:
             self._drain.look(self._progress(), time.time())
             now, is_closed = time.monotonic(), self._link.state is State.CLOSED
@@ -416,7 +418,7 @@ class WorkerAdapter:
         """Work is accepted again."""
         self._ledger.end_drain()
 
-    def heard_pong(self, pong: Pong) -> None:
+    def heard_pong(self, ping: Ping, pong: Pong) -> None:
         """Reservations and read leases are renewed by the gateway alone."""
 
     def heard_late(self, reply: Reply) -> None:

@@ -45,7 +45,9 @@ else:
         layer.fill_(0.5)  # the forward pass
     worker.submit_store_request("request-1", operation, Computed())
     worker.wait_settled(5)
-    print(f"store settled, gateway {worker.state}, {worker.snapshot().retained_events} events retained")
+    stored = worker.registry.get_sample_value("kvgate_adapter_operations_total", {"kind": "store", "outcome": "stored"})
+    told = f"gateway {worker.state}, {worker.snapshot().retained_events} events retained"
+    print(f"{'stored' if stored else 'not stored'}, {told}")
 
 scheduler.end_session("request-1")
 scheduler.close()

@@ -16,8 +16,20 @@ def test_pending_then_promised_while_the_lease_lives() -> None:
     assert table.answer("r", session, 5, 10.0) is not None
     assert table.check("r", 1.0) == 5
     assert table.check("r", 10.0) == 0
-    table.renew([session], 20.0)
+    table.renew([session], [session], 20.0)
     assert table.check("r", 10.0) == 5
+
+
+def test_a_promise_that_the_gateway_does_not_know_any_more_is_void_at_once() -> None:
+    table = Lookups()
+    old, young, waiting = (begun(table, request) for request in ("old", "young", "waiting"))
+    table.answer("old", old, 5, 10.0)
+    table.answer("young", young, 4, 10.0)
+    table.renew([old, waiting], [], 0.0)
+    assert table.check("old", 1.0) == 0
+    assert table.check("young", 1.0) == 4, "it was begun after that heartbeat"
+    table.answer("waiting", waiting, 3, 10.0)
+    assert table.check("waiting", 1.0) == 3, "its answer comes after that heartbeat's"
 
 
 def test_an_unknown_request_is_a_miss() -> None:

@@ -1,5 +1,8 @@
 import gc
 import math
+import os
+import signal
+import threading
 import weakref
 
 import pytest
@@ -133,3 +136,30 @@ def test_the_collector_keeps_no_adapter_alive() -> None:
     gc.collect()
     assert gone() is None
     assert value(registry, "pending_stores") == 0
+
+
+def test_a_forked_child_begins_with_nobody_though_its_parent_is_being_scraped() -> None:
+    registry = CollectorRegistry()
+    AdapterCollector.of(registry).add(adapter := FakeAdapter(stores=4))
+    scraping, go_on = threading.Event(), threading.Event()
+    readings = adapter.readings
+
+    def slow() -> Readings:
+        scraping.set()
+        assert go_on.wait(30)
+        return readings()
+
+    adapter.readings = slow  # type: ignore[method-assign]
+    scraper = threading.Thread(target=lambda: list(registry.collect()))
+    scraper.start()
+    assert scraping.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # a child that waits is ended
+        own = FakeAdapter(stores=1)
+        AdapterCollector.of(registry).add(own)
+        os._exit(0 if value(registry, "pending_stores") == 1 else 1)
+    go_on.set()
+    scraper.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert value(registry, "pending_stores") == 4

@@ -36,7 +36,7 @@ def test_the_small_engine_stores_and_then_loads() -> None:
 
     assert (first.returncode, first.stdout) == (
         0,
-        "store settled, gateway healthy, 0 events retained\n",
+        "stored, gateway healthy, 0 events retained\n",
     ), first.stderr
     assert (second.returncode, second.stdout) == (0, "loaded 768 tokens, 0 blocks failed, value 0.5\n"), second.stderr
     # Both lived shorter than a heartbeat: what they did is told all the same.
@@ -48,7 +48,7 @@ def test_the_small_engine_goes_on_without_a_gateway(tmp_path: Path) -> None:
 
     assert (alone.returncode, alone.stdout) == (
         0,
-        "store settled, gateway connecting, 0 events retained\n",
+        "not stored, gateway connecting, 0 events retained\n",
     ), alone.stderr
 
 

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -134,21 +134,9 @@ class GatewayClient:
 
     def _hello(self, deadline: float) -> Welcome:
         self._boot = b""
-        reply = self._ask(
-            Hello(
-                number=0,
-                oldest_version=OLDEST_PROTOCOL_VERSION,
-                newest_version=PROTOCOL_VERSION,
-                pool_format=POOL_FORMAT,
-                monotonic=time.monotonic(),
-                software=self._software,
-            ),
-            deadline,
-        )
-        if not isinstance(reply, Welcome):
-            raise GatewayUnreachable(f"{self._path} answered HELLO with {type(reply).__name__}, expected WELCOME")
-        self._boot = reply.boot
-        return reply
+        welcome = welcomed(self._ask(hello(self._software), deadline), self._path)
+        self._boot = welcome.boot
+        return welcome
 
     def _ask(self, message: Request, deadline: float) -> AnyReply:
         self._number += 1
@@ -176,20 +164,47 @@ class GatewayClient:
         if self._socket is not None:
             return self._socket
         check_socket(self._path)
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        # Only a live connection takes a message: nothing waits here for a daemon that may be another by then.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-        socket.connect(f"ipc://{self._path}")
-        self._socket = socket
-        return socket
+        self._socket = self._context.socket(zmq.DEALER)
+        connect(self._socket, self._path)
+        return self._socket
 
     def _drop_socket(self) -> None:
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
+
+
+def hello(software: str) -> Hello:
+    """What a client that speaks this version says first."""
+    return Hello(
+        number=0,
+        oldest_version=OLDEST_PROTOCOL_VERSION,
+        newest_version=PROTOCOL_VERSION,
+        pool_format=POOL_FORMAT,
+        monotonic=time.monotonic(),
+        software=software,
+    )
+
+
+def welcomed(reply: AnyReply, path: Path) -> Welcome:
+    """The answer to HELLO.
+
+    Raises:
+        GatewayUnreachable: it is something else.
+    """
+    if not isinstance(reply, Welcome):
+        raise GatewayUnreachable(f"{path} answered HELLO with {type(reply).__name__}, expected WELCOME")
+    return reply
+
+
+def connect(socket: "zmq.Socket[Any]", path: Path) -> None:
+    """Connect a DEALER socket, which may be an asynchronous one, to a daemon's socket."""
+    socket.setsockopt(zmq.LINGER, 0)
+    # Only a live connection takes a message: nothing waits here for a daemon that may be another by then.
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, 20)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+    socket.connect(f"ipc://{path}")
 
 
 def check_socket(path: Path) -> None:

@@ -18,21 +18,10 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from gateway.client import GatewayRefused, GatewayUnreachable, check_socket
+from gateway.client import GatewayRefused, GatewayUnreachable, check_socket, connect, hello, welcomed
 from gateway.wire import codec
 from gateway.wire.codes import ErrorCode
-from gateway.wire.messages import (
-    OLDEST_PROTOCOL_VERSION,
-    POOL_FORMAT,
-    PROTOCOL_VERSION,
-    AnyReply,
-    Error,
-    Hello,
-    Ping,
-    Request,
-    SnapshotRequest,
-    Welcome,
-)
+from gateway.wire.messages import AnyReply, Error, Ping, Request, SnapshotRequest
 
 #: Requests that may be asked again of another boot of the daemon: they change nothing.
 _HARMLESS = (SnapshotRequest, Ping)
@@ -112,21 +101,8 @@ class WireLink:
             return await self._ask(message, self._boot, deadline)
 
     async def _hello(self) -> None:
-        reply = await self._ask(
-            Hello(
-                number=0,
-                oldest_version=OLDEST_PROTOCOL_VERSION,
-                newest_version=PROTOCOL_VERSION,
-                pool_format=POOL_FORMAT,
-                monotonic=time.monotonic(),
-                software=self._software,
-            ),
-            b"",
-            0.0,
-        )
-        if not isinstance(reply, Welcome):
-            raise GatewayUnreachable(f"{self._path} answered HELLO with {type(reply).__name__}, expected WELCOME")
-        self._boot = reply.boot
+        reply = await self._ask(hello(self._software), b"", 0.0)
+        self._boot = welcomed(reply, self._path).boot
 
     async def _ask(self, message: Request, boot: bytes, deadline: float) -> AnyReply:
         socket = self._open()
@@ -151,12 +127,7 @@ class WireLink:
             return self._socket
         check_socket(self._path)
         socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        # Only a live connection takes a message: nothing waits here for a daemon that may be another by then.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
-        socket.connect(f"ipc://{self._path}")
+        connect(socket, self._path)
         self._socket = socket
         self._reader = asyncio.create_task(self._read(socket))
         return socket

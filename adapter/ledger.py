@@ -181,6 +181,11 @@ class Ledger:
         """(finished_sending, finished_receiving) since the last call; see ``Reports.take_finished``."""
         return self._reports.take_finished(held_ids)
 
+    @property
+    def has_received(self) -> bool:
+        """Whether ``take_finished`` has a request to tell whose retrieves are settled."""
+        return self._reports.has_received
+
     def take_load_errors(self) -> set[int]:
         """Blocks that retrieves did not fill, since the last call."""
         return self._reports.take_load_errors()

@@ -63,6 +63,11 @@ class Reports:
         receiving, self._received = self._received, set()
         return sending, receiving
 
+    @property
+    def has_received(self) -> bool:
+        """Whether ``take_finished`` has a request to tell whose retrieves are settled."""
+        return bool(self._received)
+
     def take_load_errors(self) -> set[int]:
         """Blocks not filled, since the last call."""
         errors, self._load_errors = self._load_errors, set()

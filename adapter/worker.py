@@ -231,6 +231,16 @@ class WorkerAdapter:
         self._link.check_process()
         return self._link.wait_for(lambda: not self._ledger.has_unsettled(), timeout_seconds)
 
+    def wait_received(self, timeout_seconds: float) -> bool:
+        """Wait until ``get_finished`` has a request to report received, or nothing is pending, so long at most.
+
+        Returns whether it is so.
+        """
+        self._link.check_process()
+        return self._link.wait_for(
+            lambda: self._ledger.has_received or not self._ledger.has_unsettled(), timeout_seconds
+        )
+
     # -- the engine's face: operators ----------------------------------------------------------------------------------
 
     def drain(self, reason: str, deadline_seconds: float | None = None, *, requested_by: str = "the engine") -> None:

@@ -19,8 +19,10 @@ from adapter.operation import IpcEvent, LoadStoreOp
 from adapter.vllm.plans import RankGeometry, StepPlan, StepReport, Store
 from adapter.worker import WorkerAdapter
 
-#: In one process the engine would step in a busy loop while it waits for loads, and starve the threads that bring them.
-IDLE_WAIT_SECONDS = 0.001
+#: In one process the engine would step in a busy loop while it waits for loads, and starve the threads that bring them:
+#: each of its steps has the interpreter's lock for a millisecond or two, and the next chunk's copy waits for it. This
+#: wait ends with the first load; a request that comes meanwhile waits as long at most.
+IDLE_WAIT_SECONDS = 0.005
 
 
 class WorkerHalf:
@@ -76,7 +78,7 @@ class WorkerHalf:
             operation = LoadStoreOp(load.keys, load.block_ids, start=load.start, skip_first_tokens=load.skip_tokens)
             self._adapter.submit_retrieve_request(load.request_id, operation, event)
         if plan.is_idle:
-            self._adapter.wait_settled(IDLE_WAIT_SECONDS)
+            self._adapter.wait_received(IDLE_WAIT_SECONDS)
 
     def submit_stores(self) -> None:
         """What the step was to store is computed now, or will be when its event fires. Never waits."""

@@ -269,6 +269,24 @@ def test_an_event_is_held_while_pending_and_dropped_soon_after(daemon: Daemon) -
         assert engine.three() == (0, 0, 0)
 
 
+def test_waiting_for_loads_ends_with_the_first_and_does_not_wait_for_stores(daemon: Daemon) -> None:
+    with ready(daemon.run_dir, heartbeat_seconds=1) as engine:
+        assert engine.worker.wait_received(0), "nothing is pending"
+        engine.store_and_wait("r", tokens(1, 1), blocks(1), seed=1)
+        event = FakeEvent()
+        engine.store("store", tokens(1, 2), blocks(1, 4), event)
+        engine.retrieve("slow", tokens(1, 1), blocks(1, 8), event)
+        assert not engine.worker.wait_received(0)
+        engine.retrieve("quick", tokens(1, 1), blocks(1, 12))
+
+        assert engine.worker.wait_received(20)
+
+        assert engine.worker.get_finished() == (set(), {"quick"})
+        assert not engine.worker.wait_received(0), "it was told"
+        event.fire()
+        assert engine.worker.wait_settled(20)
+
+
 def test_the_destructor_of_an_event_runs_off_the_engines_thread(daemon: Daemon) -> None:
     engine_thread, died_on = threading.get_ident(), []
 

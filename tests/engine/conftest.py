@@ -1,5 +1,6 @@
-"""A gateway and two vLLM processes that all tests of this folder share, because starting one takes ten seconds."""
+"""A gateway and two vLLM processes that most tests of this folder share, because starting one takes ten seconds."""
 
+import contextlib
 import importlib.util
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.engine import Vllm
+from tests.engine.engine import Vllm, connector
 from tests.support.daemon import REPOSITORY, Daemon
 from tests.support.poll import until
 
@@ -24,6 +25,10 @@ SETTINGS = {
     "KVGATE_MIN_CHUNK_BYTES": "64KiB",
     "KVGATE_VERIFY": "",
 }
+#: Of the connector. A machine that is busy is no reason to find nothing.
+PATIENT = {"kvgate.heartbeat_seconds": 0.5, "kvgate.lookup_timeout_seconds": 5.0}
+#: Of vLLM: it takes adapters.
+LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +48,14 @@ def shared_daemon() -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def engines(model: Path, shared_daemon: Daemon) -> Iterator[tuple[Vllm, Vllm]]:
-    with Vllm(model, shared_daemon.run_dir, extra={"kvgate.engine_name": "first"}) as first:
-        with Vllm(model, shared_daemon.run_dir, extra={"kvgate.engine_name": "second"}) as second:
-            yield first, second
+    with contextlib.ExitStack() as stack:
+        engines = [
+            Vllm(model, connector(shared_daemon.run_dir, {**PATIENT, "kvgate.engine_name": name}), **LORA)
+            for name in ("first", "second")
+        ]
+        for engine in engines:
+            stack.callback(engine.close)
+        yield engines[0].wait_started(), engines[1].wait_started()
 
 
 @pytest.fixture

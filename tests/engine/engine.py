@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,33 +24,47 @@ def prompt(tokens: int, seed: int) -> list[int]:
     return [ids.randrange(2, 500) for _ in range(tokens)]
 
 
+def connector(run_dir: Path, extra: Mapping[str, Any] | None = None, policy: str = "recompute") -> dict[str, Any]:
+    """What vLLM is told: our connector, its gateway, more of its settings, and what becomes of failed loads."""
+    return {
+        "kv_connector": "KVGateConnector",
+        "kv_connector_module_path": "adapter.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": policy,
+        "kv_connector_extra_config": {"kvgate.run_dir": str(run_dir), **(extra or {})},
+    }
+
+
 class VllmError(Exception):
     """The engine could not do what it was told; its last words are in the message."""
 
 
 class Vllm:
-    """One engine process. Its methods are those of ``tests.engine.host.Host``.
+    """One engine process: commands are the methods of the object that its module serves.
 
     Args:
         model: folder.
-        run_dir: of the gateway.
-        extra: more ``kvgate.`` settings.
-        settings: of vLLM, over those of the host.
+        kv_transfer_config: which connector, with its settings; None: none.
+        module: what to run.
+        environment: variables over those of this process.
+        settings: of vLLM, over those of the module.
     """
 
-    def __init__(self, model: Path, run_dir: Path, extra: dict[str, Any] | None = None, **settings: Any) -> None:
-        own = {
-            "kvgate.run_dir": str(run_dir),
-            "kvgate.heartbeat_seconds": 0.5,
-            "kvgate.lookup_timeout_seconds": 5.0,  # a machine that is busy is no reason to find nothing
-            **(extra or {}),
-        }
-        told = {"model": str(model), "extra": own, **settings}
+    def __init__(
+        self,
+        model: Path,
+        kv_transfer_config: dict[str, Any] | None,
+        *,
+        module: str = "tests.engine.host",
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        told = {"model": str(model), "kv_transfer_config": kv_transfer_config, **settings}
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed with the engine
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.host", json.dumps(told)],
+            [sys.executable, "-m", module, json.dumps(told)],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,14 +1,12 @@
-"""A vLLM in a process of its own that does what it is told, a line of JSON at a time.
+"""A vLLM in a process of its own, driven by ``tests.engine.engine``.
 
-``python -m tests.engine.host SETTINGS`` answers each line on its standard input with one on its standard output; what
-vLLM itself has to say goes to standard error. The engine core and the worker are in this one process, so that tests can
-step it, and look at both halves of the connector.
+The engine core and the worker are in this one process, so that tests can step it, and look at both halves of the
+connector.
 """
 
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from dataclasses import asdict
@@ -21,6 +19,7 @@ os.environ.update(
     DO_NOT_TRACK="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="WARNING",
+    GOMP_SPINCOUNT="0",  # where others want the cores too, threads that spin keep each other waiting
     KVGATE_VERIFY="1",
 )
 
@@ -28,6 +27,7 @@ import torch
 from blake3 import blake3
 from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.lora.request import LoRARequest
 
 from adapter.actions import Unit
 from adapter.transfer.chunks import copy_unit
@@ -35,6 +35,7 @@ from gateway.device.copy import ChunkCopier
 from gateway.pool.mapping import PoolMapping
 from gateway.wire.codes import OperationKind, Reason
 from tests.engine.engine import BLOCK_TOKENS
+from tests.engine.lines import serve
 
 
 class Copies:
@@ -63,13 +64,6 @@ class Host:
     """The engine, and what can be asked of it. Every public method is a command."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        connector = {
-            "kv_connector": "KVGateConnector",
-            "kv_connector_module_path": "adapter.vllm",
-            "kv_role": "kv_both",
-            "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": settings.pop("extra"),
-        }
         self._engine = LLM(
             **{
                 "dtype": "float32",
@@ -81,7 +75,7 @@ class Host:
                 "distributed_executor_backend": "uni",
                 "disable_log_stats": False,
                 "seed": 0,
-                "kv_transfer_config": connector,
+                "num_gpu_blocks_override": 1024,
                 **settings,
             }
         ).llm_engine
@@ -97,12 +91,22 @@ class Host:
     def wait_healthy(self, seconds: float = 40.0) -> bool:
         return self._scheduler.wait_healthy(seconds) and self._worker.wait_healthy(seconds)
 
-    def add(self, request_id: str, prompt: list[int], max_tokens: int = 1, skip_reading: bool = False) -> None:
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        max_tokens: int = 1,
+        skip_reading: bool = False,
+        cache_salt: str | None = None,
+        lora: dict[str, Any] | None = None,
+    ) -> None:
+        """``lora``: the fields of vLLM's ``LoRARequest``."""
         params = SamplingParams(
             max_tokens=max_tokens, temperature=0, logprobs=1, ignore_eos=True, skip_reading_prefix_cache=skip_reading
         )
         self._added[request_id] = time.monotonic()
-        self._engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
+        asked: dict[str, Any] = {"prompt_token_ids": prompt} | ({"cache_salt": cache_salt} if cache_salt else {})
+        self._engine.add_request(request_id, asked, params, lora_request=LoRARequest(**lora) if lora else None)
 
     def step(self, steps: int = 1) -> bool:
         """So many steps at most; whether requests are unfinished."""
@@ -140,7 +144,9 @@ class Host:
         """Step as the engine core's own loop would: until the scheduler asks for no more. Returns the steps."""
         deadline = time.monotonic() + seconds
         steps = 0
-        while self._core.scheduler.has_requests() and time.monotonic() < deadline:
+        while self._core.scheduler.has_requests():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the engine steps on after {seconds} s: {self.facts()}")
             self._engine.step()
             steps += 1
         return steps
@@ -245,19 +251,5 @@ class Host:
         return sum(metric.value for metric in self._engine.get_metrics() if metric.name == name)
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what vLLM prints is no answer
-    host = Host(json.loads(sys.argv[1]))
-    print(json.dumps({"answer": "ready"}), file=answers, flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            reply = {"answer": getattr(host, command.pop("do"))(**command)}
-        except Exception as error:
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(reply), file=answers, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Host)

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.hashing import sha256
+    from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -34,10 +35,12 @@ from adapter import WorkerAdapter
 from adapter.vllm import settings
 from adapter.vllm.identity import Rank, cache_identity
 from adapter.vllm.worker_half import WorkerHalf
-from tests.engine.engine import BLOCK_TOKENS
+from tests.engine.engine import BLOCK_TOKENS, connector
 
 SHAPE = (2, BLOCK_TOKENS, 16)  # of a block: heads, tokens, content
+LAYOUT = "LBHNC"
 TOKEN = 7
+ITEM_TOKENS = 4096
 
 
 def config_of(
@@ -54,24 +57,18 @@ def config_of(
             max_num_seqs=8,
             block_size=BLOCK_TOKENS,
             enforce_eager=True,
-            kv_transfer_config={
-                "kv_connector": "KVGateConnector",
-                "kv_connector_module_path": "adapter.vllm",
-                "kv_role": "kv_both",
-                "kv_load_failure_policy": policy,
-                "kv_connector_extra_config": {"kvgate.run_dir": str(run_dir), **(extra or {})},
-            },
+            kv_transfer_config=connector(run_dir, extra, policy),
         ).create_engine_config()
 
 
-def cache_of(num_blocks: int, replicas: int = 1) -> KVCacheConfig:
+def cache_of(num_blocks: int, *, replicas: int = 1, layout: str = LAYOUT) -> KVCacheConfig:
     """A KV cache of one layer."""
     spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=8, dtype=torch.float32)
     return KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
-        kv_cache_layout="LBHNC",
+        kv_cache_layout=layout,
         kv_tp_replicas=replicas,
     )
 
@@ -85,12 +82,15 @@ class Flight:
 
 
 class Ranks:
-    """One engine of ``num_ranks`` tensor-parallel ranks.
+    """One engine of ``tp`` x ``pp`` ranks, in the order in which vLLM counts them.
 
     Args:
         model: folder.
         run_dir: of the gateway.
-        num_ranks: how many.
+        tp: tensor-parallel ranks, of each stage.
+        pp: stages of a pipeline.
+        replicas: consecutive tensor-parallel ranks that hold the same heads.
+        layout: of the KV cache, by vLLM's name.
         num_blocks: of the KV cache of each.
         is_async: schedule as vLLM does when steps overlap.
         policy: of failed loads.
@@ -101,7 +101,10 @@ class Ranks:
         model: Path,
         run_dir: Path,
         *,
-        num_ranks: int = 2,
+        tp: int = 2,
+        pp: int = 1,
+        replicas: int = 1,
+        layout: str = LAYOUT,
         num_blocks: int = 128,
         is_async: bool = False,
         policy: str = "recompute",
@@ -109,45 +112,54 @@ class Ranks:
     ) -> None:
         config = config_of(model, run_dir, policy=policy, extra={"kvgate.heartbeat_seconds": 0.5, **(extra or {})})
         chosen = settings.read(config.kv_transfer_config.kv_connector_extra_config)
-        config.parallel_config.tensor_parallel_size = num_ranks
+        config.parallel_config.tensor_parallel_size = tp
+        config.parallel_config.pipeline_parallel_size = pp
         config.cache_config.num_gpu_blocks = num_blocks
         init_none_hash(sha256)
         self.scheduler = (AsyncScheduler if is_async else Scheduler)(
-            config, cache_of(num_blocks), StructuredOutputManager(config), BLOCK_TOKENS
+            config,
+            cache_of(num_blocks, replicas=replicas, layout=layout),
+            StructuredOutputManager(config),
+            BLOCK_TOKENS,
         )
+        # A text model has no room for images; the scheduler plans requests with them all the same.
+        self.scheduler.max_num_encoder_input_tokens = ITEM_TOKENS
+        self.scheduler.encoder_cache_manager = EncoderCacheManager(ITEM_TOKENS)
         self._hasher = get_request_block_hasher(BLOCK_TOKENS, sha256)
         self.caches: list[torch.Tensor] = []
         self.workers: list[WorkerAdapter] = []
         self.halves: list[WorkerHalf] = []
-        for rank in range(num_ranks):
-            part = Rank.of(tp_rank=rank, tp_size=num_ranks, pp_rank=0, pp_size=1, replicas=1)
+        ranks = [(pp_rank, tp_rank) for pp_rank in range(pp) for tp_rank in range(tp)]
+        for pp_rank, tp_rank in ranks:
+            part = Rank.of(tp_rank=tp_rank, tp_size=tp, pp_rank=pp_rank, pp_size=pp, replicas=replicas)
             identity = cache_identity(config, chosen, part, vllm.__version__)
             worker = WorkerAdapter(run_dir, identity, config.kv_transfer_config.engine_id, chosen.adapter)
             half = WorkerHalf(worker, lambda: None)
-            self.caches.append(torch.randn(num_blocks, *SHAPE))
-            half.register({"layer": self.caches[-1]}, num_blocks, "LBHNC")
+            self.caches.append(self.caches[-1].clone() if part.replica else torch.randn(num_blocks, *SHAPE))
+            half.register({"layer": self.caches[-1]}, num_blocks, layout)
             self.workers.append(worker)
             self.halves.append(half)
-        connector = self.scheduler.connector
-        connector.set_xfer_handshake_metadata_pp_aware(
-            {(0, rank): half.geometry() for rank, half in enumerate(self.halves)}
+        own = self.scheduler.connector
+        own.set_xfer_handshake_metadata_pp_aware(
+            {rank: half.geometry() for rank, half in zip(ranks, self.halves, strict=True)}
         )
-        self.half = connector._scheduler
-        self.adapter = connector._adapter
-        self._aggregator = KVOutputAggregator(num_ranks)
+        self.half = own._scheduler
+        self.adapter = own._adapter
+        self._aggregator = KVOutputAggregator(len(ranks))
         self.finished: dict[str, EngineCoreOutput] = {}
 
     def wait_healthy(self, seconds: float = 40.0) -> Self:
         assert all(adapter.wait_healthy(seconds) for adapter in (self.adapter, *self.workers))
         return self
 
-    def add(self, request_id: str, tokens: list[int], max_tokens: int = 2) -> None:
+    def add(self, request_id: str, tokens: list[int], max_tokens: int = 2, **options: Any) -> None:
         request = Request(
             request_id=request_id,
             prompt_token_ids=list(tokens),
             sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, temperature=0),
             pooling_params=None,
             block_hasher=self._hasher,
+            **options,
         )
         self.scheduler.add_request(request)
 

@@ -1,7 +1,9 @@
 """Whatever becomes of the gateway, of a load or of a request: the tokens are those of an engine without a cache."""
 
+import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -34,21 +36,53 @@ def store(engine: Vllm, asked: list[int]) -> None:
     assert engine.ask("settle")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-def test_a_gateway_that_dies_while_requests_run(first: Vllm, second: Vllm, daemon: Daemon, number: int) -> None:
-    prompts = [prompt(1500, seed) for seed in range(20, 23)]
+@contextlib.contextmanager
+def killed(daemon: Daemon) -> Iterator[None]:
+    daemon.kill()
+    yield
+    daemon.start()
+
+
+@contextlib.contextmanager
+def stopped(daemon: Daemon) -> Iterator[None]:
+    daemon.stop()
+    yield
+    daemon.start()
+
+
+@contextlib.contextmanager
+def hanging(daemon: Daemon) -> Iterator[None]:
+    daemon.pause()
+    yield
+    daemon.go_on()
+
+
+@contextlib.contextmanager
+def drained(daemon: Daemon) -> Iterator[None]:
+    with daemon.admin_client() as client:
+        client.request(Drain(number=0, deadline_seconds=5, requested_by="test"))
+        until(lambda: daemon.snapshot().state is Lifecycle.DRAINED)
+        yield
+        client.request(Resume(number=0, requested_by="test"))
+
+
+@pytest.mark.parametrize("lost", [killed, stopped, hanging, drained])
+def test_a_gateway_that_is_lost_while_requests_run(
+    first: Vllm, second: Vllm, daemon: Daemon, lost: Callable[[Daemon], AbstractContextManager[None]]
+) -> None:
+    seed = 200 + 10 * [killed, stopped, hanging, drained].index(lost)
+    prompts = [prompt(1500, seed + i) for i in range(3)]
     add(first, prompts, 24)
     first.ask("step", steps=3)
 
-    daemon.stop(number)
-    outputs = first.ask("run")
+    with lost(daemon):
+        outputs = first.ask("run")
 
     assert {output["reason"] for output in outputs.values()} == {"length"}
-    daemon.start()
     assert first.ask("wait_healthy")
     assert second.ask("wait_healthy")
     assert tokens_of(outputs) == computed(first, prompts, 24)
-    asked = prompt(1024, 23 + number)
+    asked = prompt(1024, seed + 5)
     store(first, asked)
     assert second.generate(asked)["cached"] == 1024, "hits are back without restarting an engine"
 
@@ -56,11 +90,10 @@ def test_a_gateway_that_dies_while_requests_run(first: Vllm, second: Vllm, daemo
 def test_a_gateway_that_hangs_before_a_lookup(first: Vllm, second: Vllm, daemon: Daemon) -> None:
     asked = prompt(1024, 30)
     store(first, asked)
-    daemon.pause()
 
-    output = second.generate(asked, 4)
+    with hanging(daemon):
+        output = second.generate(asked, 4)
 
-    daemon.go_on()
     assert output["cached"] == 0
     assert output["seconds"] < 10
     assert second.ask("wait_healthy")
@@ -90,13 +123,10 @@ def test_a_gateway_that_is_lost_between_lookup_and_load(first: Vllm, second: Vll
 def test_a_gateway_that_drains_and_resumes(first: Vllm, second: Vllm, daemon: Daemon) -> None:
     asked = prompt(1024, 32)
     store(first, asked)
-    with daemon.admin_client() as client:
-        client.request(Drain(number=0, deadline_seconds=5, requested_by="test"))
-        until(lambda: daemon.snapshot().state is Lifecycle.DRAINED)
 
+    with drained(daemon):
         output = second.generate(asked, 4)
 
-        client.request(Resume(number=0, requested_by="test"))
     assert output["cached"] == 0
     assert second.ask("wait_healthy")
     assert output["tokens"] == computed(second, [asked], 4)[0]
@@ -127,25 +157,28 @@ def test_a_load_that_fails(first: Vllm, second: Vllm, daemon: Daemon, chunk: int
     at_rest(daemon)
 
 
-@pytest.mark.parametrize("stage", ["lookup", "load"])
+@pytest.mark.parametrize("stage", ["lookup", "load", "store"])
 def test_an_abort(first: Vllm, second: Vllm, daemon: Daemon, stage: str) -> None:
     asked = prompt(2048, 50 + len(stage))
-    store(first, asked)
+    if stage != "store":
+        store(first, asked)
     if stage == "lookup":
         daemon.pause()
     else:
         second.ask("hold_copies", hold=True)
-    second.ask("add", request_id="r", prompt=asked)
-    until(lambda: (second.ask("step"), second.ask("facts")["pending"][1] or stage == "lookup")[1])
+    second.ask("add", request_id="r", prompt=asked, max_tokens=50)
+    until(lambda: (second.ask("step"), stage == "lookup" or any(second.ask("facts")["pending"][:2]))[1])
     assert second.ask("facts")["tracked"] == 1
 
     second.ask("abort", request_id="r")
 
+    blocks_held = second.ask("facts")["blocks_held"]
     if stage == "lookup":
         daemon.go_on()
     else:
-        assert second.ask("facts")["blocks_held"] > 0, "they are being written"
+        assert (blocks_held > 0) == (stage == "load"), "what is being written is held, and nothing else"
         second.ask("hold_copies", hold=False)
+    assert second.ask("settle")
     second.ask("quiesce")
     assert second.ask("facts")["blocks_held"] == 0
     at_rest(daemon)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from tests.engine.engine import BLOCK_TOKENS, CHUNK_TOKENS, Vllm, prompt
+from tests.engine.conftest import PATIENT
+from tests.engine.engine import BLOCK_TOKENS, CHUNK_TOKENS, Vllm, connector, prompt
 from tests.support.daemon import Daemon
 
 NUM_BLOCKS = 80
@@ -13,8 +14,8 @@ GENERATED = 60  # more than the last block of a prompt has room for
 
 
 def test_no_stored_chunk_holds_foreign_bytes(model: Path, second: Vllm, daemon: Daemon, tmp_path: Path) -> None:
-    name = {"kvgate.engine_name": "tiny"}
-    with Vllm(model, daemon.run_dir, num_gpu_blocks_override=NUM_BLOCKS, max_model_len=1024, extra=name) as tiny:
+    told = connector(daemon.run_dir, {**PATIENT, "kvgate.engine_name": "tiny"})
+    with Vllm(model, told, num_gpu_blocks_override=NUM_BLOCKS, max_model_len=1024) as tiny:
         assert tiny.ask("wait_healthy")
         for i, asked in enumerate(PROMPTS):
             tiny.ask("add", request_id=f"r{i}", prompt=asked, max_tokens=GENERATED)

@@ -5,6 +5,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.v1.engine import FinishReason
     from vllm.v1.request import RequestStatus
 
@@ -71,6 +73,20 @@ def store(ranks: Ranks, tokens: list[int], request_id: str = "store") -> list[to
     return wanted
 
 
+def found(ranks: Ranks, tokens: list[int], **options: Any) -> int:
+    """How much of a prompt is loaded for a request, which runs to its end."""
+    before = loaded_tokens(ranks)
+    ranks.add("found", tokens, **options)
+    run_until(ranks, lambda: ranks.finished.pop("found", None), "the end")
+    ranks.settle()
+    return loaded_tokens(ranks) - before
+
+
+def loaded_tokens(ranks: Ranks) -> int:
+    values = [w.registry.get_sample_value("kvgate_adapter_loaded_tokens_total") for w in ranks.workers]
+    return int(sum(value or 0.0 for value in values)) // len(values)
+
+
 def total(ranks: Ranks, kind: str, outcome: str) -> float:
     labels = {"kind": kind, "outcome": outcome}
     values = [w.registry.get_sample_value("kvgate_adapter_operations_total", labels) for w in ranks.workers]
@@ -97,6 +113,91 @@ def test_each_rank_loads_its_own_part(model: Path, daemon: Daemon) -> None:
         run_until(other, lambda: "r" in other.finished, "the end")
         nothing_is_left(other, free)
     at_rest(daemon)
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "replicas"), [(2, 2, 1), (4, 1, 2), (2, 2, 2)], ids=["tp-pp", "replicas", "replicas-pp"]
+)
+def test_each_part_is_stored_once_and_loaded_by_all_that_hold_it(
+    model: Path, daemon: Daemon, tp: int, pp: int, replicas: int
+) -> None:
+    asked = prompt(TOKENS, 200 + 10 * tp + replicas)
+    shape = {"tp": tp, "pp": pp, "replicas": replicas}
+    with Ranks(model, daemon.run_dir, **shape) as one, Ranks(model, daemon.run_dir, **shape) as other:
+        wanted = store(one, asked)
+        written = [w.registry.get_sample_value("kvgate_adapter_bytes_total", {"kind": "store"}) for w in one.workers]
+        assert written == [wanted[0].nbytes if rank % replicas == 0 else 0 for rank in range(tp * pp)]
+        free = other.free_blocks
+        other.add("r", asked)
+
+        brought = bytes_when_running(other, "r")
+
+        assert all(torch.equal(a, b) for a, b in zip(brought, wanted, strict=True))
+        assert len({part.sum().item() for part in brought}) == tp * pp // replicas, "unlike parts are unlike"
+        run_until(other, lambda: "r" in other.finished, "the end")
+        nothing_is_left(other, free)
+    at_rest(daemon)
+
+
+@pytest.mark.parametrize("other_shape", [{"layout": "LBNHC"}, {"tp": 1}], ids=["layout", "ranks"])
+def test_another_layout_or_another_split_of_the_same_model_is_a_miss(
+    model: Path, daemon: Daemon, other_shape: dict
+) -> None:
+    asked = prompt(TOKENS, 190)
+    with (
+        Ranks(model, daemon.run_dir) as one,
+        Ranks(model, daemon.run_dir, **other_shape) as unlike,
+        Ranks(model, daemon.run_dir) as like,
+    ):
+        store(one, asked)
+
+        assert found(unlike, asked) == 0
+        assert found(like, asked) == TOKENS
+
+
+def image(identifier: str, offset: int) -> MultiModalFeatureSpec:
+    return MultiModalFeatureSpec(None, "image", identifier, PlaceholderRange(offset, 100))
+
+
+@pytest.mark.parametrize(
+    ("items", "chunks"),
+    [
+        ([image("cat", 300), image("dog", 700)], 4),
+        ([image("cat", 300), image("cow", 700)], 2),
+        ([image("cat", 300)], 2),
+        ([image("cat", 301), image("dog", 700)], 1),
+        ([], 1),
+    ],
+    ids=["the same", "another image", "none", "elsewhere", "text"],
+)
+def test_an_image_is_a_part_of_what_is_asked(model: Path, daemon: Daemon, items: list, chunks: int) -> None:
+    asked = prompt(TOKENS, 195)  # placeholders are tokens like others, and the same for every image
+    with Ranks(model, daemon.run_dir, tp=1) as one, Ranks(model, daemon.run_dir, tp=1) as other:
+        one.add("store", asked, mm_features=[image("cat", 300), image("dog", 700)])
+        run_until(one, lambda: "store" in one.finished, "the end")
+        one.settle()
+
+        assert found(other, asked, mm_features=items) == chunks * CHUNK_TOKENS
+
+
+def test_an_abort_between_lookup_and_load_gives_the_promise_back(model: Path, daemon: Daemon) -> None:
+    asked = prompt(TOKENS, 165)
+    with Ranks(model, daemon.run_dir, tp=1) as one, Ranks(model, daemon.run_dir, tp=1, num_blocks=BLOCKS + 8) as other:
+        store(one, asked)
+        free = other.free_blocks
+        other.add("hog", prompt(512, 166), max_tokens=1000)  # too little is left for the other
+        run_until(other, lambda: is_running(other, "hog"), "hog to run")
+        other.add("r", asked)
+        run_until(other, lambda: other.half._tracked["r"].stored_chunks == TOKENS // CHUNK_TOKENS, "the answer")
+        assert other.scheduler.requests["r"].status is RequestStatus.WAITING
+
+        other.scheduler.finish_requests(["r", "hog"], RequestStatus.FINISHED_ABORTED)
+
+        run_until(other, lambda: not other.scheduler.requests, "its blocks to be free")
+        other.settle()
+        assert not other.half._tracked
+        nothing_is_left(other, free)
+        at_rest(daemon)
 
 
 @pytest.mark.parametrize("chunk", [0, 2])
@@ -215,7 +316,7 @@ def test_running_requests_that_are_reset_begin_anew(model: Path, daemon: Daemon)
 
 def test_blocks_that_are_used_again_before_they_are_copied_are_given_up(model: Path, daemon: Daemon) -> None:
     one, other = prompt(TOKENS, 170), prompt(TOKENS, 171)
-    with Ranks(model, daemon.run_dir, num_ranks=1, num_blocks=BLOCKS + 4) as ranks:
+    with Ranks(model, daemon.run_dir, tp=1, num_blocks=BLOCKS + 4) as ranks:
         held = ranks.workers[0]._memory._copy = Held(waits=True)
         ranks.add("one", one, max_tokens=1)
         run_until(ranks, lambda: "one" in ranks.finished, "the end of one")
@@ -235,7 +336,7 @@ def test_blocks_that_are_used_again_before_they_are_copied_are_given_up(model: P
 
 def test_a_whole_prompt_that_is_found_leaves_one_token_to_compute(model: Path, daemon: Daemon) -> None:
     asked = prompt(CHUNK_TOKENS, 180)
-    with Ranks(model, daemon.run_dir, num_ranks=1) as one, Ranks(model, daemon.run_dir, num_ranks=1) as other:
+    with Ranks(model, daemon.run_dir, tp=1) as one, Ranks(model, daemon.run_dir, tp=1) as other:
         one.add("store", asked)
         run_until(one, lambda: "store" in one.finished, "the end")
         one.settle()

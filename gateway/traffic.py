@@ -5,13 +5,11 @@ Owns: these counts. Must not know: messages' meanings, sockets. Runs on the loop
 
 from bisect import bisect_left
 
+from gateway.metrics.outcomes import OK, UNKNOWN
 from gateway.metrics.table import REQUEST_BUCKETS
 from gateway.wire.messages import HistogramSample, Sample
 
-#: The outcome of a request that was done; every other outcome is an error code.
-OK = "ok"
-#: The operation of a request that could not be read.
-UNKNOWN = "unknown"
+__all__ = ["OK", "UNKNOWN", "Traffic"]
 
 
 class Traffic:

@@ -113,7 +113,7 @@ def _label_sets(metric: table.Metric, values: _Values) -> list[Labels]:
     found = present.get(metric.name, {})
     if any(label.values is None for label in metric.labels):
         return sorted(found)
-    closed = list(product(*(label.values or () for label in metric.labels)))
+    closed = list(metric.combinations or product(*(label.values or () for label in metric.labels)))
     return closed + sorted(set(found) - set(closed))
 
 

@@ -11,6 +11,7 @@ Adapter metrics appear three ways, never twice under one name: ``kvgate_adapter_
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gateway.metrics.outcomes import OUTCOMES
 from gateway.wire.codes import (
     DrainOutcome,
     ErrorCode,
@@ -47,13 +48,19 @@ class Label:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric family. ``name`` is short: no prefix, and for counters no ``_total``."""
+    """One metric family.
+
+    Attributes:
+        name: short: no prefix, and for counters no ``_total``.
+        combinations: of label values, where not every one can be; empty: every one of closed values.
+    """
 
     name: str
     type: Type
     help: str
     labels: tuple[Label, ...] = ()
     buckets: tuple[float, ...] = ()
+    combinations: tuple[tuple[str, ...], ...] = ()
 
 
 WAIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0, 10.0)
@@ -132,10 +139,7 @@ ADAPTER: tuple[Metric, ...] = (
 
 _ENGINE_LABELS = (Label("engine"), Label("model"))
 
-_ENGINE_OPS = ("HELLO", "REGISTER", "UNREGISTER", "PING", "LOOKUP", "RELEASE", "END_SESSION")
-_TRANSFER_OPS = ("RESERVE", "COMMIT", "ABORT", "READ", "DONE")
-_ADMIN_OPS = ("SNAPSHOT", "DRAIN", "RESUME", "CLEAR", "FENCE")
-_OPS = (*_ENGINE_OPS, *_TRANSFER_OPS, *_ADMIN_OPS, "unknown")
+_OPS = tuple(OUTCOMES)
 _OUTCOMES = ("ok", *(str(code) for code in ErrorCode))
 
 #: What the gateway measures, by short name. Values come from the core's snapshot, but for those of the admin process.
@@ -151,8 +155,9 @@ GATEWAY: tuple[Metric, ...] = (
     Metric(
         "requests",
         Type.COUNTER,
-        "Requests answered, by operation and outcome.",
+        "Requests answered, by operation and outcome; only the outcomes that the operation can have.",
         (Label("op", _OPS), Label("outcome", _OUTCOMES)),
+        combinations=tuple((op, str(outcome)) for op, outcomes in OUTCOMES.items() for outcome in outcomes),
     ),
     Metric(
         "request_duration_seconds",

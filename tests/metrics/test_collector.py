@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import table
 from gateway.metrics.collector import Scrape
+from gateway.metrics.outcomes import OUTCOMES
 from gateway.metrics.process import ProcessStats
 from gateway.wire.codes import Health, Lifecycle
 from gateway.wire.messages import HistogramSample, Sample
@@ -60,6 +61,9 @@ def test_families_without_a_single_series_are_still_announced() -> None:
 def test_closed_label_sets_begin_at_zero() -> None:
     text = Scrape(core_double.snapshot(), BOTH, 0.001).text()
     assert value(text, "kvgate_requests_total", op="LOOKUP", outcome="ok") == 0
+    shown = {(s.labels["op"], s.labels["outcome"]) for s in families(text)["kvgate_requests"]}
+    assert shown == {(op, str(outcome)) for op, outcomes in OUTCOMES.items() for outcome in outcomes}
+    assert ("LOOKUP", "incompatible") not in shown, "a lookup cannot end so"
     assert value(text, "kvgate_drains_total", outcome="forced") == 0
     assert value(text, "kvgate_engine_drains_total", engine="e1", model="m", trigger="dead") == 0
     assert value(text, "kvgate_request_duration_seconds_count", op="READ") == 0

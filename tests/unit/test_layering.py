@@ -54,8 +54,11 @@ ROOMS: dict[str, Room] = {
     "gateway.device.cuda": Room(_words("gateway.device"), _words("torch msgspec")),
     "gateway.device.devices": Room(_words("gateway.device")),
     "gateway.device": Room(others=_words("numpy")),
-    "gateway.metrics.table": Room(_words("gateway.wire.codes"), pure=True),
-    "gateway.metrics": Room(_words("gateway.wire gateway.metrics.table"), _words("prometheus_client msgspec")),
+    "gateway.metrics.outcomes": Room(_words("gateway.wire.codes"), pure=True),
+    "gateway.metrics.table": Room(_words("gateway.wire.codes gateway.metrics.outcomes"), pure=True),
+    "gateway.metrics": Room(
+        _words("gateway.wire gateway.metrics.table gateway.metrics.outcomes"), _words("prometheus_client msgspec")
+    ),
     "gateway.client": Room(_words("gateway.wire gateway.access"), _words("zmq msgspec")),
     "gateway.config": Room(others=_words("msgspec")),
     "gateway.admin": Room(
@@ -80,7 +83,8 @@ ROOMS: dict[str, Room] = {
     # The daemon itself: what is left of ``gateway`` wires the rooms together. Nothing of it knows engines.
     "gateway": Room(
         _words(
-            "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table gateway.client "
+            "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table "
+            "gateway.metrics.outcomes gateway.client "
             "gateway.config gateway.log"
         ),
         _words("msgspec zmq numpy"),

@@ -91,6 +91,7 @@ class SnapshotSource:
             transfers=tuple(self.engines.transfers(max_transfers)) if transfers else (),
             run_dir=self.run_dir,
             loop_age_seconds=self.checks.age_seconds("loop", now),
+            silence_seconds=self.engines.silence_seconds,
         )
 
     def drain(self) -> DrainInfo | None:

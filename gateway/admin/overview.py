@@ -7,7 +7,7 @@ those pending longest and those settled last, ``MAX_TRANSFERS`` of each; the res
 """
 
 from gateway.admin import verdict, views
-from gateway.admin.verdict import Severity
+from gateway.admin.verdict import Severity, Trouble
 from gateway.wire.codes import Health, Lifecycle
 from gateway.wire.messages import EngineInfo, Sample, SnapshotReply
 
@@ -32,11 +32,12 @@ class Verdict(views.Document):
 
 
 class EngineRow(views.Document):
-    """One engine. ``standing`` is ready, draining, drained, fenced, or gone when no process of it is registered."""
+    """One engine. ``trouble`` is a few words, empty when nothing is the matter."""
 
     name: str
     model: str
-    standing: str
+    state: views.EngineState
+    fenced: bool
     severity: Severity
     trouble: str
     parties: int
@@ -106,18 +107,18 @@ def overview_of(snapshot: SnapshotReply, at: float) -> Overview:
         drain=views.drain_of(snapshot.drain),
         pool=views.Pool.model_validate(snapshot.slots),
         totals=_totals_of(snapshot),
-        engines=[_row_of(engine, at) for engine in verdict.worst_first(snapshot.engines, at)],
+        engines=[_row_of(engine, trouble) for engine, trouble in verdict.worst_first(snapshot, at)],
         pending=sum(engine.pending_stores + engine.pending_retrieves for engine in snapshot.engines),
         transfers=_bounded(views.transfers_of(snapshot).transfers),
     )
 
 
-def _row_of(engine: EngineInfo, at: float) -> EngineRow:
-    trouble = verdict.trouble_of(engine, at)
+def _row_of(engine: EngineInfo, trouble: Trouble) -> EngineRow:
     return EngineRow(
         name=engine.name,
         model=engine.model,
-        standing=verdict.standing_of(engine),
+        state=views.engine_state(engine),
+        fenced=engine.fenced,
         severity=trouble.severity,
         trouble=trouble.reason,
         parties=len(engine.parties),

@@ -12,8 +12,8 @@ from gateway.wire.messages import DrainInfo, EngineInfo, SnapshotReply
 
 #: The deadline of an operation, and the time in which what is given up settles (defaults of an adapter).
 OLD_PENDING_SECONDS = 40.0
-#: An engine that has not been heard of for so long is told. Heartbeats come once a second, by default.
-SILENT_SECONDS = 10.0
+#: Clocks of a busy node are looked at in turn.
+_SLACK_SECONDS = 2.0
 
 _OLDEST = "oldest_pending_timestamp_seconds"
 
@@ -28,6 +28,9 @@ _NEXT_STEPS = {
     "quarantine": "kvgate engines: end those that hang; their bytes are free once they are proven dead",
 }
 _ELSE = "kvgate doctor"
+
+#: Name of the finding that the gateway is not in state ready.
+STATE = "state"
 
 
 class Severity(StrEnum):
@@ -80,13 +83,14 @@ def findings_of(snapshot: SnapshotReply, at: float) -> list[Finding]:
     found = [_of_check(check.name, check.reason, critical=check.critical) for check in snapshot.checks if not check.ok]
     if snapshot.state is not Lifecycle.READY:
         found.insert(0, _of_state(snapshot, at))
-    troubled = [(engine.name, trouble_of(engine, at)) for engine in snapshot.engines]
+    troubled = [(engine.name, trouble_of(engine, at, snapshot.silence_seconds)) for engine in snapshot.engines]
     found += [
         Finding(f"engine {name}", trouble.severity, trouble.reason, f"kvgate engines {name}")
         for name, trouble in troubled
         if weight(trouble.severity) >= weight(Severity.WARNING)
     ]
-    return sorted(found, key=lambda finding: -weight(finding.severity))
+    # What was asked for explains more than what merely wants a look: it comes before all that is not critical.
+    return sorted(found, key=lambda f: (f.severity is not Severity.CRITICAL, f.name != STATE, -weight(f.severity)))
 
 
 def verdict_line(snapshot: SnapshotReply, findings: list[Finding]) -> str:
@@ -95,29 +99,28 @@ def verdict_line(snapshot: SnapshotReply, findings: list[Finding]) -> str:
     engines = sum(1 for engine in snapshot.engines if engine.parties)
     serves = f"serving {_count(engines, 'engine')}, {_count(pending, 'operation')} pending"
     if not findings:
-        return f"Well: {serves}."
+        return f"All is well: {serves}." if engines else "All is well, and no engine is here."
     rest = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
     worst = findings[0]
-    told = worst.detail if worst.name in ("state", *_NEXT_STEPS) else f"{worst.name}: {worst.detail}"
+    told = worst.detail if worst.name in (STATE, *_NEXT_STEPS) else f"{worst.name}: {worst.detail}"
     if snapshot.ready:
         return f"Look at it: {told}{rest}. It is {serves}."
     return f"Not serving: {told}{rest}."
 
 
-def standing_of(engine: EngineInfo) -> str:
-    """One word for an engine: a name without parties is a memory, of which nothing can be ready."""
-    if engine.fenced:
-        return "fenced"
-    return "gone" if not engine.parties and engine.state is Lifecycle.READY else str(engine.state)
+def trouble_of(engine: EngineInfo, at: float, silence_seconds: float) -> Trouble:
+    """What is the matter with an engine.
 
-
-def trouble_of(engine: EngineInfo, at: float) -> Trouble:
-    """What is the matter with an engine at this Unix time."""
+    Args:
+        engine: of a snapshot.
+        at: Unix time.
+        silence_seconds: after so long without a heartbeat it is silent.
+    """
     oldest = oldest_pending_at(engine)
     if oldest and at - oldest > OLD_PENDING_SECONDS:
         return Trouble(Severity.CRITICAL, f"an operation has been pending for {at - oldest:.0f} s")
     silent = at - engine.last_heartbeat_at
-    if engine.parties and engine.last_heartbeat_at and silent > SILENT_SECONDS:
+    if engine.parties and engine.last_heartbeat_at and silent > silence_seconds + _SLACK_SECONDS:
         return Trouble(Severity.WARNING, f"silent for {silent:.0f} s")
     views = {party.state for party in engine.parties}
     for state in (State.INCOMPATIBLE, State.UNRESPONSIVE, State.DEAD, State.UNHEALTHY):
@@ -135,20 +138,16 @@ def oldest_pending_at(engine: EngineInfo) -> float:
     return max((sample.value for sample in engine.gauges if sample.name == _OLDEST), default=0.0)
 
 
-def worst_first(engines: tuple[EngineInfo, ...], at: float) -> list[EngineInfo]:
-    """Engines by trouble, then by how long and how much they have pending, then by name; those gone last."""
+def worst_first(snapshot: SnapshotReply, at: float) -> list[tuple[EngineInfo, Trouble]]:
+    """Engines by trouble, then by how much they have pending, then by name; those gone last."""
 
-    def rank(engine: EngineInfo) -> tuple[int, bool, float, int, str]:
-        pending = engine.pending_stores + engine.pending_retrieves
-        return (
-            -weight(trouble_of(engine, at).severity),
-            not engine.parties,
-            oldest_pending_at(engine) or at,
-            -(pending + engine.retained_events),
-            engine.name,
-        )
+    def rank(judged: tuple[EngineInfo, Trouble]) -> tuple[int, bool, int, str]:
+        engine, trouble = judged
+        pending = engine.pending_stores + engine.pending_retrieves + engine.retained_events
+        # By its order of magnitude: rows that change places each second cannot be read.
+        return -weight(trouble.severity), not engine.parties, -pending.bit_length(), engine.name
 
-    return sorted(engines, key=rank)
+    return sorted(((engine, trouble_of(engine, at, snapshot.silence_seconds)) for engine in snapshot.engines), key=rank)
 
 
 def _of_check(name: str, reason: str, *, critical: bool) -> Finding:
@@ -165,21 +164,20 @@ def _of_state(snapshot: SnapshotReply, at: float) -> Finding:
                 "wait; kvgate doctor if it stays",
             )
         case Lifecycle.DRAINING if drain is not None:
-            left = drain.remaining
-            detail = (
-                f"draining{_why(drain)}, {_count(left.operations, 'operation')} and {_count(left.leases, 'lease')} left"
+            left = (
+                f"{_count(drain.remaining.operations, 'operation')} and {_count(drain.remaining.leases, 'lease')} left"
             )
+            detail = f"draining, {_asked(drain)}; {left}"
             step = f"wait, {max(0.0, drain.deadline_at - at):.0f} s at most, or kvgate resume"
         case Lifecycle.DRAINED if drain is not None:
-            detail, step = f"drained{_why(drain)}: engines compute everything themselves", "kvgate resume"
+            detail, step = f"drained, {_asked(drain)}; engines compute everything themselves", "kvgate resume"
         case _:
             detail, step = f"{snapshot.state}", "kvgate serve, once it has ended"
-    return Finding("state", Severity.NOTICE, detail, step)
+    return Finding(STATE, Severity.NOTICE, detail, step)
 
 
-def _why(drain: DrainInfo) -> str:
-    by = f" by {drain.requested_by}" if drain.requested_by else ""
-    return f"{by} ({drain.reason})" if drain.reason else by
+def _asked(drain: DrainInfo) -> str:
+    return f"asked for by {drain.requested_by or 'nobody who said so'}" + (f": {drain.reason}" if drain.reason else "")
 
 
 def _count(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gateway import __version__
 from gateway.admin import views
+from gateway.admin.overview import MAX_TRANSFERS, Overview, overview_of
 from gateway.client import GatewayClient, GatewayRefused, GatewayUnreachable
 from gateway.lock import LockObserver, daemon_offset
 from gateway.run_dir import POOL
@@ -44,6 +45,10 @@ class Control(Protocol):
 
     def state(self) -> views.GatewayState:
         """The gateway now."""
+        ...
+
+    def overview(self) -> Overview:
+        """The gateway now, with a verdict, engines worst first, and operations."""
         ...
 
     def last_drain(self, wait_seconds: float) -> views.Drain | None:
@@ -133,6 +138,10 @@ class WireControl:
         """The gateway now."""
         return views.state_of(self._snapshot())
 
+    def overview(self) -> Overview:
+        """The gateway now, with a verdict, engines worst first, and operations."""
+        return overview_of(self._snapshot(transfers=True, max_transfers=MAX_TRANSFERS), time.time())
+
     def last_drain(self, wait_seconds: float) -> views.Drain | None:
         """The last drain; waits while it is under way, so long at most."""
         give_up = time.monotonic() + wait_seconds
@@ -221,8 +230,8 @@ class WireControl:
             raise _unexpected(reply)
         return views.clear_result_of(reply, dry_run=body.dry_run)
 
-    def _snapshot(self, *, transfers: bool = False) -> messages.SnapshotReply:
-        reply = self._ask(messages.SnapshotRequest(number=0, transfers=transfers))
+    def _snapshot(self, *, transfers: bool = False, max_transfers: int = 0) -> messages.SnapshotReply:
+        reply = self._ask(messages.SnapshotRequest(number=0, transfers=transfers, max_transfers=max_transfers))
         if not isinstance(reply, messages.SnapshotReply):
             raise _unexpected(reply)
         return reply

@@ -9,6 +9,7 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.admin import views
+from gateway.admin.overview import Overview
 from gateway.cli.control import ControlError, Refused, Unreachable, requested_by
 
 Document = TypeVar("Document", bound=BaseModel)
@@ -51,6 +52,10 @@ class HttpControl:
     def state(self) -> views.GatewayState:
         """The gateway now."""
         return _read(views.GatewayState, self._call("GET", "/v1/state"))
+
+    def overview(self) -> Overview:
+        """The gateway now, with a verdict, engines worst first, and operations."""
+        return _read(Overview, self._call("GET", "/v1/overview"))
 
     def last_drain(self, wait_seconds: float) -> views.Drain | None:
         """The last drain; waits while it is under way, so long at most."""

@@ -23,7 +23,7 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Every command, in the order of the help page."""
         return [
-            *("serve", "status", "engines", "drain", "resume", "transfers", "clear"),
+            *("serve", "status", "top", "engines", "drain", "resume", "transfers", "clear"),
             *("doctor", "bundle", "purge", "admin", "version"),
         ]
 
@@ -43,6 +43,10 @@ def _imported(name: str) -> click.Command:
             from gateway.cli.serve import serve  # noqa: PLC0415
 
             return serve
+        case "top":
+            from gateway.cli.top import top  # noqa: PLC0415
+
+            return top
         case "doctor":
             from gateway.cli.doctor import doctor  # noqa: PLC0415
 

@@ -17,6 +17,7 @@ import click
 from pydantic import BaseModel, ValidationError
 
 from gateway.admin import views
+from gateway.admin.overview import Overview
 from gateway.cli import show
 from gateway.cli.control import Control, ControlError, Unreachable, WireControl
 from gateway.wire.codes import DrainOutcome, Lifecycle
@@ -34,7 +35,7 @@ Body = TypeVar("Body", bound=BaseModel)
 Command = Callable[..., None]
 
 
-def _connected(command: Command) -> Command:
+def connected(command: Command) -> Command:
     """Give a command the options that name a gateway; it is called with ``control`` and ``as_json``."""
 
     @functools.wraps(command)
@@ -111,28 +112,34 @@ def _body(kind: type[Body], **values: object) -> Body:
         raise click.UsageError("; ".join(reasons)) from None
 
 
-def _print_json(document: BaseModel) -> None:
+def print_json(document: BaseModel) -> None:
+    """A document as the admin API gives it, for people to read and programs to parse."""
     click.echo(document.model_dump_json(indent=2))
 
 
 @click.command()
-@_connected
+@connected
 def status(control: Control, *, as_json: bool) -> None:
-    """Show state, health, pool and engines. Exits 5 when the gateway does not serve."""
-    state = control.state()
-    _print_json(state) if as_json else show.status(state)
+    """Show whether all is well, what to do next, state, pool and engines. Exits 5 when the gateway does not serve."""
+    state: views.GatewayState | Overview
+    if as_json:
+        state = control.state()
+        print_json(state)
+    else:
+        state = control.overview()
+        show.status(state)
     if not state.ready:
         sys.exit(NOT_READY)
 
 
 @click.command()
 @click.argument("name", required=False)
-@_connected
+@connected
 def engines(control: Control, *, name: str | None, as_json: bool) -> None:
     """Show every engine and what it has pending, or the one named."""
     found = control.engines() if name is None else views.Engines(engines=[control.engine(name)])
     if as_json:
-        _print_json(found if name is None else found.engines[0])
+        print_json(found if name is None else found.engines[0])
     else:
         show.engines(found)
 
@@ -146,7 +153,7 @@ def engines(control: Control, *, name: str | None, as_json: bool) -> None:
 @click.option("--reason", default="", help="For the audit log and for whoever looks later.")
 @click.option("--exit", "and_exit", is_flag=True, help="Stop the gateway when it is drained, and wait until it has.")
 @click.option("--no-wait", is_flag=True, help="Return when the drain has begun.")
-@_connected
+@connected
 def drain(
     control: Control,
     *,
@@ -177,7 +184,7 @@ def drain(
     if not no_wait and ended.exit and ended.outcome is not DrainOutcome.CANCELLED:
         _wait_until_gone(control)
     if as_json:
-        _print_json(ended)
+        print_json(ended)
     else:
         click.echo(show.drain_line(ended))
     if not no_wait and ended.outcome is DrainOutcome.CANCELLED:
@@ -232,7 +239,7 @@ def _drain_engine(control: Control, name: str, body: views.EngineDrainBody, no_w
             tell(show.engine_line(engine))
             time.sleep(_STEP_SECONDS / 5)
             engine = control.engine(name)
-    _print_json(engine) if as_json else click.echo(show.engine_line(engine))
+    print_json(engine) if as_json else click.echo(show.engine_line(engine))
 
 
 @contextlib.contextmanager
@@ -259,26 +266,45 @@ def _progress() -> Iterator[Callable[[str], None]]:
 @click.command()
 @click.option("--engine", metavar="NAME", help="Take work from this engine again.")
 @click.option("--reason", default="", help="For the audit log.")
-@_connected
+@connected
 def resume(control: Control, *, engine: str | None, reason: str, as_json: bool) -> None:
     """Take new work again. Repeating it is harmless."""
     if engine is not None:
         found = control.resume_engine(engine, reason)
-        _print_json(found) if as_json else click.echo(show.engine_line(found))
+        print_json(found) if as_json else click.echo(show.engine_line(found))
         return
     state = control.resume(reason)
-    _print_json(state) if as_json else click.echo(f"the gateway is {state.state}")
+    print_json(state) if as_json else click.echo(f"the gateway is {state.state}")
 
 
 @click.command()
+@click.argument("request_id", required=False)
 @click.option("--engine", metavar="NAME", help="Of this engine.")
-@click.option("--request", metavar="ID", help="Of this request.")
+@click.option("--request", metavar="ID", help="Of this request, in the table.")
 @click.option("--state", type=click.Choice([str(state) for state in views.TransferState]), help="Of this kind only.")
-@_connected
-def transfers(control: Control, *, engine: str | None, request: str | None, state: str | None, as_json: bool) -> None:
-    """Show pending stores and retrieves with their age, and those settled lately."""
-    found = control.transfers(engine, request, None if state is None else views.TransferState(state))
-    _print_json(found) if as_json else show.transfers(found)
+@connected
+def transfers(
+    control: Control,
+    *,
+    request_id: str | None,
+    engine: str | None,
+    request: str | None,
+    state: str | None,
+    as_json: bool,
+) -> None:
+    """Show pending stores and retrieves with their age, and those settled lately.
+
+    With REQUEST_ID, tell the story of that request: what was done for it, in order, and how each ended.
+    """
+    if request_id is not None and request is not None:
+        raise click.UsageError("give the request once, as REQUEST_ID or as --request.")
+    found = control.transfers(engine, request_id or request, None if state is None else views.TransferState(state))
+    if as_json:
+        print_json(found)
+    elif request_id is not None:
+        show.story(request_id, found)
+    else:
+        show.transfers(found)
 
 
 @click.command()
@@ -287,14 +313,14 @@ def transfers(control: Control, *, engine: str | None, request: str | None, stat
 @click.option("--all", "everything", is_flag=True, help="Forget everything.")
 @click.option("--reason", default="", help="For the audit log.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
-@_connected
+@connected
 def clear(
     control: Control, *, model: str, namespace: str, everything: bool, reason: str, dry_run: bool, as_json: bool
 ) -> None:
     """Forget cached chunks. What readers still hold is freed when they are done."""
     body = _body(views.ClearBody, model=model, namespace=namespace, all=everything, reason=reason, dry_run=dry_run)
     result = control.clear(body)
-    _print_json(result) if as_json else show.cleared(result)
+    print_json(result) if as_json else show.cleared(result)
 
 
 COMMANDS = {command.name: command for command in (status, engines, drain, resume, transfers, clear)}

@@ -10,26 +10,32 @@ from collections.abc import Iterable, Sequence
 import click
 
 from gateway.admin import views
+from gateway.admin.overview import EngineRow, Overview
 from gateway.wire.codes import Lifecycle
 
 
-def status(state: views.GatewayState) -> None:
-    """The gateway at a glance."""
-    failing = [f"{check.name}: {check.reason or 'failed'}" for check in state.checks if not check.ok]
+def status(overview: Overview) -> None:
+    """The verdict, what to do next, and the gateway at a glance; engines worst first."""
+    click.echo(overview.verdict.line)
+    for finding in overview.verdict.findings:
+        click.echo(f"  {finding.severity:<8} {finding.name}: {finding.detail}")
+        click.echo(f"  {'':<8} next: {finding.next_step}")
+    failing = [check.name for check in overview.checks if not check.ok]
     rows = [
-        ("state", f"{state.state}, {state.health}" + ("" if state.ready else ", not ready")),
-        ("run dir", state.run_dir),
-        ("boot", f"{state.boot_id}, version {state.version}, up {duration(time.time() - state.started_at)}"),
-        ("pool", _pool_line(state.pool)),
-        ("drain", _drain_row(state)),
-        ("checks", "all hold" if not failing else "; ".join(failing)),
+        ("state", f"{overview.state}, {overview.health}" + ("" if overview.ready else ", not ready")),
+        ("run dir", overview.run_dir),
+        ("boot", f"{overview.boot_id}, version {overview.version}, up {duration(overview.at - overview.started_at)}"),
+        ("pool", _pool_line(overview.pool)),
+        ("drain", _drain_row(overview)),
+        ("checks", "all hold" if not failing else f"failing: {', '.join(failing)}"),
     ]
-    if state.state is Lifecycle.STARTING:
-        rows.insert(1, ("progress", f"{state.start_progress:.0%} of the pool reserved"))
+    if overview.state is Lifecycle.STARTING:
+        rows.insert(1, ("progress", f"{overview.start_progress:.0%} of the pool reserved"))
+    click.echo()
     for name, text in rows:
         click.echo(f"{name:<9} {text}")
     click.echo()
-    _engine_table(state.engines)
+    _engine_table(overview.engines)
 
 
 def engines(found: views.Engines) -> None:
@@ -87,6 +93,35 @@ def transfers(found: views.Transfers) -> None:
     )
 
 
+def story(request_id: str, found: views.Transfers) -> None:
+    """What was done for one request, in order."""
+    now = time.time()
+    told = sorted(found.transfers, key=lambda one: -_begun(one, now))
+    if not told:
+        click.echo(f"nothing is pending for request {request_id}, and nothing of it was settled lately")
+        return
+    pending = sum(one.state is views.TransferState.PENDING for one in told)
+    many = "1 operation" if len(told) == 1 else f"{len(told)} operations"
+    click.echo(f"request {request_id}: {many}, {f'{pending} pending' if pending else 'all settled'}")
+    for one in told:
+        click.echo(
+            f"  {duration(_begun(one, now))} ago: {one.kind} {one.number} of engine {one.engine}, "
+            f"{one.chunks_done} of {one.chunks} chunks, {_end(one)}"
+        )
+
+
+def _begun(one: views.Transfer, now: float) -> float:
+    """How long ago an operation was submitted, in seconds."""
+    return one.age_seconds + (max(0.0, now - one.settled_at) if one.settled_at else 0.0)
+
+
+def _end(one: views.Transfer) -> str:
+    if one.outcome is None:
+        return f"{one.phase} for {duration(one.age_seconds)}"
+    reason = f" ({one.reason.replace('_', ' ')})" if one.reason else ""
+    return f"{one.outcome}{reason} after {duration(one.age_seconds)}"
+
+
 def cleared(result: views.ClearResult) -> None:
     """What a clear took."""
     verb = "would forget" if result.dry_run else "forgot"
@@ -125,6 +160,8 @@ def size(number: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -135,7 +172,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def _drain_row(state: views.GatewayState) -> str:
+def _drain_row(state: Overview) -> str:
     if state.drain is None:
         return "none"
     line = drain_line(state.drain)
@@ -152,7 +189,7 @@ def _pool_line(pool: views.Pool) -> str:
     )
 
 
-def _engine_table(found: Iterable[views.EngineSummary]) -> None:
+def _engine_table(found: Iterable[views.EngineSummary | EngineRow]) -> None:
     table(
         ("engine", "model", "state", "parties", "pending stores", "pending retrieves", "retained events"),
         [

@@ -139,3 +139,4 @@ class SnapshotReply(Reply, frozen=True, kw_only=True, tag="SNAPSHOT_REPLY"):
     transfers: tuple[TransferInfo, ...] = ()
     run_dir: str = ""
     loop_age_seconds: float = 0.0
+    silence_seconds: float = 3.0  # an engine that has not sent a heartbeat for longer is silent

@@ -51,6 +51,10 @@ class AdminProcess:
         return json.loads(self._file.read_text())["url"]
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def announces(self) -> bool:
         return self._file.exists()
 

@@ -58,10 +58,12 @@ class Busy:
         looked_up = int(ran * 61_000)
         base = core_double.snapshot(
             started_at=self._began_at - 3 * 86400,
-            run_dir="/dev/shm/kvgate",
+            run_dir="/run/kvgate",
             engines=tuple(self._engine(index, now, ran) for index in range(len(self.names))),
             namespaces=tuple(
-                NamespaceInfo(namespace=f"{i:032x}", model=model, chunks=ready // 3, bytes=ready * 11 << 20, last_hit_at=now)
+                NamespaceInfo(
+                    namespace=f"{i:032x}", model=model, chunks=ready // 3, bytes=ready * 11 << 20, last_hit_at=now
+                )
                 for i, model in enumerate(MODELS)
             ),
             slots=SlotCounts(
@@ -126,7 +128,8 @@ class Busy:
         chunks = self._random.choice((4, 8, 16, 32))
         done = {OutcomeKind.STORED: chunks, OutcomeKind.LOADED: chunks, OutcomeKind.PARTIAL: chunks - 3}.get(outcome, 0)
         operation = OperationInfo(
-            number=number, request_id=self._request_id(), kind=OperationKind.RETRIEVE if is_load else OperationKind.STORE,
+            number=number, request_id=self._request_id(),
+            kind=OperationKind.RETRIEVE if is_load else OperationKind.STORE,
             phase=Phase.SETTLED, age_seconds=self._random.uniform(0.01, 0.3), chunks=chunks, outcome=outcome,
             reason=reason, chunks_done=done, settled_at=1.0,
         )  # fmt: skip

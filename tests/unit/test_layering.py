@@ -76,7 +76,7 @@ ROOMS: dict[str, Room] = {
     "gateway.cli": Room(
         _words(
             "gateway.wire gateway.client gateway.config gateway.lock gateway.run_dir gateway.daemon "
-            "gateway.admin.views gateway.doctor gateway.purge"
+            "gateway.admin.views gateway.admin.overview gateway.admin.verdict gateway.doctor gateway.purge"
         ),
         _words("click rich httpx msgspec pydantic"),
     ),

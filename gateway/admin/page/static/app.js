@@ -60,6 +60,7 @@ function becomeOld(reason) {
   byId("old").hidden = false;
   byId("old").dataset.reason = reason;
   setText(byId("link-text"), "Not live");
+  document.title = "✖ kvgate, not live";
   for (const id of ["drain", "resume"]) byId(id).disabled = true;
   if (!overview) setText(byId("verdict-line"), "Nothing is known of the gateway yet.");
   tick();

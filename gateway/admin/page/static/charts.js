@@ -25,15 +25,15 @@ export class Charts {
     if (!last || now.at - last.at >= POINT_SECONDS) this.#points = points;
     const { pool, totals } = overview;
 
-    const saved = rates(points, (one, before) => (one.loaded_tokens - before.loaded_tokens));
-    const given = rates(points, (one, before) => (one.prompt_tokens - before.prompt_tokens));
+    const saved = rates(points, (one, before) => one.loaded_tokens - before.loaded_tokens);
+    const given = rates(points, (one, before) => one.prompt_tokens - before.prompt_tokens);
     draw("saved", saved, "tokens a second", short);
-    const share = recent(given) ? `${percent(Math.min(1, recent(saved) / recent(given)))} of the prompt tokens` : "no prompts now";
-    setText(byId("saved-more"), `${share} · ${short(totals.loaded_tokens)} since the start`);
+    const share = recent(given) ? `${percent(Math.min(1, recent(saved) / recent(given)))} of prompts` : "no prompts now";
+    setText(byId("saved-more"), `${share} · ${short(totals.loaded_tokens)} in all`);
 
     const hits = shares(points);
     draw("hits", hits, "of the tokens looked up", percent, 1);
-    setText(byId("hits-more"), `${short(totals.hit_tokens)} of ${short(totals.lookup_tokens)} tokens since the start`);
+    setText(byId("hits-more"), `${short(totals.hit_tokens)} of ${short(totals.lookup_tokens)} tokens in all`);
 
     const used = points.map((point) => [point.at, pool.pool_bytes ? point.used_bytes / pool.pool_bytes : 0]);
     draw("pool", used, "of the pool", percent, 1);
@@ -72,15 +72,11 @@ function shares(points) {
     .filter(([, share]) => Number.isFinite(share));
 }
 
-/** Neighbours of one boot that are far enough apart for a rate; the newest point has its partner some points back. */
+/** Neighbours of one boot. The newest point may be a moment after the one before: its partner is the one before that. */
 function pairs(points) {
-  const found = [];
-  let before = points[0];
-  for (const point of points.slice(1)) {
-    if (point.boot_id === before.boot_id && point.at - before.at >= 0.8) found.push([before, point]);
-    before = point;
-  }
-  return found;
+  return points
+    .map((point, i) => [points[point.at - points[i - 1]?.at < POINT_SECONDS ? i - 2 : i - 1], point])
+    .filter(([before, point]) => before && point.boot_id === before.boot_id);
 }
 
 const recent = (series) => series.at(-1)?.[1] ?? 0;

@@ -15,8 +15,6 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-export const code = (text) => make("code", {}, text);
-
 /**
  * Keeps the children of `parent` equal to `items`: one a key, changed in place, in the items' order.
  * While the pointer or the focus is among them the order is held: what one is about to press does not move away.

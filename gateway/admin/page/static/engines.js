@@ -15,11 +15,11 @@ export function showEngines({ engines, at }, onChange) {
   const body = byId("engines").tBodies[0];
   keepList(body, engines, ({ name }) => name, (engine) => newEngine(engine, onChange), (row, engine) => {
     row.engine = engine;
-    row.dataset.severity = engine.standing === "gone" ? "none" : engine.severity;
+    row.dataset.severity = engine.state === "gone" ? "none" : engine.severity;
     const [name, standing, stores, retrieves, events, oldest, heartbeat, change] = row.cells;
     setText(name.children[0], engine.name);
     setText(name.children[1], engine.model);
-    setText(standing.children[1], engine.standing);
+    setText(standing.children[1], engine.fenced ? "removed" : engine.state);
     setText(standing.children[2], engine.trouble);
     setText(stores, whole(engine.pending_stores));
     setText(retrieves, whole(engine.pending_retrieves));
@@ -29,11 +29,11 @@ export function showEngines({ engines, at }, onChange) {
     const verb = canResume(engine) ? "Resume" : "Drain";
     setText(change.firstChild, `${verb}…`);
     change.firstChild.setAttribute("aria-label", `${verb} engine ${engine.name}`);
-    change.firstChild.hidden = engine.standing === "gone";
+    change.firstChild.hidden = engine.state === "gone";
   });
 }
 
-export const canResume = ({ standing }) => standing === "draining" || standing === "drained" || standing === "fenced";
+export const canResume = ({ state, fenced }) => fenced || state === "draining" || state === "drained";
 
 function newEngine(engine, onChange) {
   const button = make("button", { type: "button", class: "plain" }, "");

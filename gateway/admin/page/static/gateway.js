@@ -1,6 +1,6 @@
 // The gateway itself: verdict, findings, drain, checks.
 
-import { byId, code, keepList, make, setText } from "./dom.js";
+import { byId, keepList, make, setText } from "./dom.js";
 import { bytes, clock, count, seconds } from "./format.js";
 
 export function showGateway(overview) {
@@ -27,7 +27,7 @@ export function showGateway(overview) {
 
 const mark = (severity) => ({ good: "●", notice: "◐", warning: "▲", critical: "✖" })[severity];
 
-const newFinding = () => make("li", {}, make("strong"), make("span"), make("span", { class: "next" }, "Next: ", code("")));
+const newFinding = () => make("li", {}, make("strong"), make("span"), make("span", { class: "next" }, "Next: ", make("span")));
 const newCheck = () => make("li", {}, make("span", { class: "dot", "aria-hidden": "true" }), make("strong"), make("span"));
 
 function showDrain({ drain, at, state }) {

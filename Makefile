@@ -58,12 +58,14 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q -p no:randomly tests/unit/test_layering.py
 	$(BIN)/python -m gateway.metrics.document | diff -u docs/metrics.md -
 	$(BIN)/python -m gateway.admin.openapi | diff -u docs/openapi.json -
+	$(BIN)/python -m dashboards --check
 
 fix: $(STAMP)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/python -m gateway.metrics.document > docs/metrics.md
 	$(BIN)/python -m gateway.admin.openapi > docs/openapi.json
+	$(BIN)/python -m dashboards
 
 clean:
 	rm -rf $(VENV) .venv-vllm build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -28,20 +29,42 @@ def require_prometheus() -> None:
     pytest.skip(reason)
 
 
-class Prometheus:
-    """Scrapes ``targets`` (job to HOST:PORT) twice a second. A context manager: started on the way in."""
+#: The targets of a job: one HOST:PORT, or several, each with labels of its own.
+Targets = str | Mapping[str, Mapping[str, str]]
 
-    def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
+
+class Prometheus:
+    """Scrapes ``targets`` (by job) twice a second. A context manager: started on the way in.
+
+    Args:
+        folder: for its configuration, data and log.
+        targets: by the name of their job.
+        rules: a rules file.
+    """
+
+    def __init__(self, folder: Path, targets: Mapping[str, Targets], rules: Path | None = None) -> None:
         self._folder = folder
         self._targets = targets
+        self._rules = rules
         self._process: subprocess.Popen[bytes] | None = None
         self._url = ""
 
     def value(self, query: str) -> float | None:
         """The one sample a query has now; None: it has none."""
-        found = self._get("/api/v1/query?" + urllib.parse.urlencode({"query": query}))["data"]["result"]
+        found = self.query(query)["data"]["result"]
         assert len(found) <= 1, found
         return float(found[0]["value"][1]) if found else None
+
+    def query(self, query: str) -> dict:
+        """The whole answer to a query at this moment, refusals too: ``status``, ``data``, ``error``, ``warnings``."""
+        try:
+            return self._get("/api/v1/query?" + urllib.parse.urlencode({"query": query}))
+        except urllib.error.HTTPError as refusal:
+            return json.load(refusal)
+
+    def firing_alerts(self) -> list[dict]:
+        """Alerts that fire, with labels and annotations."""
+        return [one for one in self._get("/api/v1/alerts")["data"]["alerts"] if one["state"] == "firing"]
 
     def unhealthy_targets(self) -> list[str]:
         """Targets whose last scrape failed, with the error."""
@@ -52,8 +75,9 @@ class Prometheus:
         config = {
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
             "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in self._targets.items()
+                {"job_name": job, "static_configs": _static(targets)} for job, targets in self._targets.items()
             ],
+            "rule_files": [str(self._rules)] if self._rules else [],
         }
         path = self._folder / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))
@@ -105,3 +129,9 @@ class Prometheus:
     def _get(self, path: str) -> dict:
         with urllib.request.urlopen(self._url + path, timeout=10) as answer:
             return json.load(answer)
+
+
+def _static(targets: Targets) -> list[dict]:
+    if isinstance(targets, str):
+        return [{"targets": [targets]}]
+    return [{"targets": [target], "labels": dict(labels)} for target, labels in targets.items()]

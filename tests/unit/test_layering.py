@@ -111,7 +111,7 @@ ROOMS: dict[str, Room] = {
         _words("adapter gateway.wire.codes gateway.metrics.table"),
         _words("vllm torch msgspec blake3"),
     ),
-    "dashboards": Room(_words("gateway.metrics.table")),
+    "dashboards": Room(_words("gateway.metrics.table"), _words("yaml grafana_foundation_sdk")),
 }
 
 

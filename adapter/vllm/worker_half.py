@@ -98,5 +98,4 @@ class WorkerHalf:
 
     def report(self) -> StepReport:
         """For the scheduler half."""
-        snapshot = self._adapter.snapshot()
-        return StepReport(bool(snapshot.pending_stores or snapshot.pending_retrieves))
+        return StepReport(is_pending=not self._adapter.wait_settled(0))

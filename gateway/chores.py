@@ -9,9 +9,12 @@ Each returns why all is not well; empty when it is.
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway.core.core import Core
+from gateway.device.host_event import sweep
 from gateway.engines import EngineStats
+from gateway.handles.desk import Desk
 from gateway.lock import LockObserver, party_offset
 from gateway.pool.file import PoolFile
 from gateway.pool.format import HEADER_PAGES_BYTES, PoolFormatError, decode_pages
@@ -32,12 +35,24 @@ class Chores:
     locks: LockObserver
     pool: PoolFile
     writer: PoolWriter
+    desk: Desk
+    run_dir: Path
 
     def pass_time(self, now: float) -> str:
         """Let leases and reservations run out, and drains move on."""
         self.core.tick(now, time.time())
         self.writer.apply(self.core.take_effects())
         self.engines.tick(now)
+        return ""
+
+    def move_copies(self, now: float) -> str:
+        """Let time pass for the copies that the gateway does for engines."""
+        self.desk.tick(now)
+        return ""
+
+    def sweep_events(self, _now: float) -> str:
+        """Take away the events of producers that are dead."""
+        sweep(self.run_dir)
         return ""
 
     def find_dead(self, now: float) -> str:
@@ -48,6 +63,9 @@ class Chores:
         """
         for party in self.core.owners():
             if not self.locks.is_held(party_offset(party)):
+                self.desk.leave((party,), now)
+                if self.desk.is_busy(party):
+                    continue  # a copy into one of its slots still runs: it is buried when that has ended
                 _log.info("party_died", extra={"facts": {"party": party.hex()}})
                 self.core.party_died(party, now)
                 self.engines.forget(party, now)

@@ -31,6 +31,7 @@ _UNITS = {
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SWITCH_MODES = ("on", "no_store", "no_load", "off")
 _LEVELS = ("debug", "info", "warning", "error")
 
 _PAGE = 4096
@@ -57,8 +58,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         admin_token_file: file with the bearer token; empty: KVGATE_ADMIN_TOKEN, or no token.
         run_dir_group: a group whose members may be engines: name or number; empty: the daemon's user only.
         max_reserved_fraction: of the pool, what one party may have reserved and quarantined.
+        transfer: who copies: ``pool``, the engines; ``handle``, the gateway; ``auto``, as each engine wants it.
         watchdog_seconds: the admin process kills a core silent for so long; 0: never.
         pool_on_stop: what becomes of the pool file on a clean stop.
+        switch: what the node's engines may do where no operator has set a switch for the node.
         start_lock_wait_seconds: how long to wait for another daemon to leave the directory.
         log_level: of what is written to stderr, audit lines apart.
         log_format: of its lines.
@@ -80,8 +83,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_reserved_fraction: float = 0.25
     drain_deadline_seconds: float = 30.0
     stop_deadline_seconds: float = 10.0
+    transfer: Literal["auto", "pool", "handle"] = "auto"
     watchdog_seconds: float = 20.0
     pool_on_stop: Literal["keep", "remove"] = "keep"
+    switch: Literal["on", "no_store", "no_load", "off"] = "on"
     start_lock_wait_seconds: float = 60.0
     log_level: str = "info"
     log_format: Literal["json", "text"] = "json"
@@ -215,10 +220,14 @@ def _read(name: str, value: object) -> object:
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"{name} is {value!r}, expected a text")
     text = os.fspath(value)
+    if name == "transfer" and text not in ("auto", "pool", "handle"):
+        raise ConfigError(f"transfer is {text!r}, expected auto, pool or handle")
     if name == "pool_on_stop" and text not in ("keep", "remove"):
         raise ConfigError(f"pool_on_stop is {text!r}, expected keep or remove")
     if name == "log_format" and text not in ("json", "text"):
         raise ConfigError(f"log_format is {text!r}, expected json or text")
+    if name == "switch" and text not in _SWITCH_MODES:
+        raise ConfigError(f"switch is {text!r}, expected one of {', '.join(_SWITCH_MODES)}")
     if name == "log_level" and text not in _LEVELS:
         raise ConfigError(f"log_level is {text!r}, expected one of {', '.join(_LEVELS)}")
     return text

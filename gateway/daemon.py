@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import zmq
@@ -32,22 +33,28 @@ from gateway.chores import Chores
 from gateway.config import GatewayConfig, as_mapping, to_environ
 from gateway.core.core import Core
 from gateway.core.types import CoreConfig
+from gateway.device.devices import open_device
+from gateway.device.host import HostDevice
+from gateway.device.passing import Inlet
 from gateway.endpoint import Endpoint
 from gateway.engines import EngineStats
+from gateway.handles.desk import Desk
 from gateway.health import HealthChecks
 from gateway.housekeeping import Housekeeping
 from gateway.lock import LockHeldError, LockObserver
 from gateway.log import configure
 from gateway.loop import Loop
 from gateway.pool.file import PoolFile
+from gateway.pool.mapping import PoolMapping
 from gateway.pool.memory import PoolSpaceError
 from gateway.pool_writer import PoolWriter
 from gateway.run_dir import RunDirectory, StartError
 from gateway.service import Service
 from gateway.snapshot import SnapshotSource, StartProgress
+from gateway.switchboard import Switchboard
 from gateway.traffic import Traffic
 from gateway.wakeup import Wakeup
-from gateway.wire.codes import Lifecycle
+from gateway.wire.codes import Lifecycle, SwitchMode, TransferMode
 
 _log = logging.getLogger("kvgate.daemon")
 
@@ -101,7 +108,7 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
     locks = stack.enter_context(contextlib.closing(LockObserver.open(pool.path)))
     # The tables of a large pool are millions of objects that all stay: looking for garbage among them is time lost.
     gc.disable()
-    daemon = Daemon(settings, directory, pool, locks, wakeup)
+    daemon = Daemon(settings, directory, pool, locks, wakeup, inlet=_inlet(directory, stack))
     gc.freeze()
     gc.enable()
     for note in pool.notes:
@@ -135,6 +142,21 @@ def _directory(settings: GatewayConfig) -> Iterator[RunDirectory]:
         raise
     finally:
         directory.remove()
+
+
+def _inlet(directory: RunDirectory, stack: contextlib.ExitStack) -> Inlet:
+    """Where the files of engines' memory arrive; and the place for events.
+
+    Raises:
+        StartError: one cannot be made.
+    """
+    directory.make_events()
+    try:
+        return stack.enter_context(
+            contextlib.closing(Inlet(directory.handles, mode=directory.file_mode, gid=directory.gid))
+        )
+    except OSError as error:
+        raise StartError(f"cannot bind {directory.handles}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
@@ -193,7 +215,14 @@ class Daemon:
     """One boot: tables, chores and the admin process, over an open pool file."""
 
     def __init__(
-        self, settings: GatewayConfig, directory: RunDirectory, pool: PoolFile, locks: LockObserver, wakeup: Wakeup
+        self,
+        settings: GatewayConfig,
+        directory: RunDirectory,
+        pool: PoolFile,
+        locks: LockObserver,
+        wakeup: Wakeup,
+        *,
+        inlet: Inlet,
     ) -> None:
         """Build the tables from the pool's scan; nothing is bound or started yet."""
         now, wall = time.monotonic(), time.time()
@@ -223,21 +252,35 @@ class Daemon:
         writer.apply(self._core.take_effects())
         self._progress = StartProgress(recovered_chunks=recovered)
 
+        self._desk = Desk(
+            self._core,
+            mode=TransferMode(settings.transfer),
+            write=partial(_write, self._core, writer),
+            open_device=partial(open_device, run_dir=directory.path, inlet=inlet),
+            host=HostDevice(directory.path, inlet),
+            open_mapping=partial(PoolMapping.open, pool.path),
+            post=wakeup.post,
+            clock=time.monotonic,
+            wall=time.time,
+        )
         engines = EngineStats(settings.heartbeat_seconds)
         self._checks = HealthChecks()
         self._traffic = Traffic()
         audit = AuditLog()
+        switches = Switchboard(directory.path, SwitchMode(settings.switch), self._core, audit)
         snapshots = SnapshotSource(
             core=self._core,
             engines=engines,
             checks=self._checks,
             traffic=self._traffic,
+            switches=switches,
             audit=audit,
             progress=self._progress,
             boot=self.boot,
             started_at=wall,
             run_dir=str(directory.path),
             allocated_bytes=pool.allocated_bytes,
+            desk=self._desk,
         )
         self._service = Service(
             core=self._core,
@@ -247,12 +290,14 @@ class Daemon:
             engines=engines,
             checks=self._checks,
             traffic=self._traffic,
+            switches=switches,
             audit=audit,
             snapshots=snapshots,
+            desk=self._desk,
             verify=os.environ.get("KVGATE_VERIFY") == "1",
         )
         self._housekeeping = Housekeeping(self._checks, _TICK_SECONDS)
-        self._add_chores(Chores(self._core, engines, locks, pool, writer), now)
+        self._add_chores(Chores(self._core, engines, locks, pool, writer, self._desk, directory.path), now, switches)
 
     def listen(self, endpoint: Endpoint) -> None:
         """Serve this socket too. Before ``serve``."""
@@ -283,19 +328,23 @@ class Daemon:
         finally:
             cancelled.set()
             reserving.join()
+            self._desk.close()
         if self._failure:
             raise StartError(self._failure)
         self._log_end()
         return 0
 
-    def _add_chores(self, chores: Chores, now: float) -> None:
+    def _add_chores(self, chores: Chores, now: float, switches: Switchboard) -> None:
         for check, step, every_seconds, is_critical in (
             ("loop", chores.pass_time, _TICK_SECONDS, True),
             ("reaper", chores.find_dead, _TICK_SECONDS, True),
+            ("copies", chores.move_copies, _TICK_SECONDS, False),
+            ("events", chores.sweep_events, _SLOW_TICK_SECONDS, False),
             ("pool", chores.check_pool, _SLOW_TICK_SECONDS, True),
             ("admin", self._look_after_child, _TICK_SECONDS, False),
             ("quarantine", chores.check_quarantine, _SLOW_TICK_SECONDS, False),
             ("old_pools", chores.discard_old_pools, _SLOW_TICK_SECONDS, False),
+            ("switches", switches.refresh, _SLOW_TICK_SECONDS, False),
         ):
             self._housekeeping.add(
                 check,
@@ -407,3 +456,10 @@ def _raise_file_limit() -> None:
     wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _write(core: Core, writer: PoolWriter) -> None:
+    """Bring what a step of the core decided into the pool file."""
+    writer.apply(core.take_effects())
+    if os.environ.get("KVGATE_VERIFY") == "1":
+        core.check()

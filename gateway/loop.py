@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import zmq
@@ -34,8 +35,8 @@ _MAX_CHORE_DELAY_SECONDS = 0.5
 class Answers(Protocol):
     """Turns a request into its reply."""
 
-    def answer(self, frame: bytes, *, is_admin: bool) -> bytes:
-        """Exactly one reply, whatever came."""
+    def answer(self, frame: bytes, *, is_admin: bool, later: Callable[[bytes], None]) -> bytes:
+        """Exactly one reply, whatever came; empty: it goes out through ``later``."""
         ...
 
 
@@ -139,7 +140,9 @@ class Loop:
                 self._traffic.bad_message("frames")
                 continue
             peer, frame = frames
-            endpoint.send(peer, self._answers.answer(frame, is_admin=endpoint.is_admin))
+            reply = self._answers.answer(frame, is_admin=endpoint.is_admin, later=partial(endpoint.send, peer))
+            if reply:
+                endpoint.send(peer, reply)
 
     def _keep_house(self, now: float) -> None:
         if now < self._chores_due_at:

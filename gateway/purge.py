@@ -17,9 +17,10 @@ from pathlib import Path
 
 from gateway.access import explain
 from gateway.lock import DeathLock, LockHeldError, LockObserver, daemon_offset
-from gateway.run_dir import ADMIN_FACTS, ADMIN_SETTINGS, ADMIN_SOCKET, FACTS, POOL, SOCKET
+from gateway.run_dir import ADMIN_FACTS, ADMIN_SETTINGS, ADMIN_SOCKET, EVENTS, FACTS, HANDLES, POOL, SOCKET
+from gateway.switches import PREFIX as MARKERS
 
-_IN_RUN_DIR = (SOCKET, FACTS, f"{POOL}.set-aside.*", f"{POOL}.new.*")
+_IN_RUN_DIR = (SOCKET, HANDLES, FACTS, f"{EVENTS}/*", f"{POOL}.set-aside.*", f"{POOL}.new.*", f"{MARKERS}*")
 _IN_ADMIN_DIR = (ADMIN_SOCKET, ADMIN_FACTS, f"{ADMIN_FACTS}.*", ADMIN_SETTINGS)
 
 
@@ -83,7 +84,7 @@ def remove(leftovers: Leftovers) -> tuple[Path, ...]:
             except OSError as error:
                 raise PurgeRefusedError(f"{path} cannot be removed: {error.strerror}; {explain(path.parent)}") from None
             removed.append(path)
-        for directory in (leftovers.admin_dir, leftovers.run_dir):
+        for directory in (leftovers.admin_dir, leftovers.run_dir / EVENTS, leftovers.run_dir):
             with contextlib.suppress(OSError):  # it holds what is not ours, or something is mounted there
                 directory.rmdir()
                 removed.append(directory)

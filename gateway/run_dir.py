@@ -17,11 +17,16 @@ from pathlib import Path
 
 from gateway.access import describe, explain, may_use, whoami
 from gateway.config import GatewayConfig
+from gateway.device.host_event import DIRECTORY
+from gateway.device.passing import SOCKET as INLET
+from gateway.switches import PREFIX as MARKERS
 from gateway.wire.messages import MAX_SOCKET_PATH_BYTES
 
 SOCKET = "gateway.sock"
 POOL = "pool"
 FACTS = "gateway.pid"
+#: Where events lie, and where the files of engines' memory arrive.
+EVENTS, HANDLES = DIRECTORY, INLET
 ADMIN_SOCKET = "admin.sock"
 ADMIN_FACTS = "admin.json"
 ADMIN_SETTINGS = "settings.json"
@@ -56,6 +61,16 @@ class RunDirectory:
         return self.path / POOL
 
     @property
+    def events(self) -> Path:
+        """Where engines and the daemon put their events."""
+        return self.path / EVENTS
+
+    @property
+    def handles(self) -> Path:
+        """Where the files of engines' memory arrive."""
+        return self.path / HANDLES
+
+    @property
     def facts(self) -> Path:
         """Who runs here, in words: the lock on the pool file is what keeps a second daemon out."""
         return self.path / FACTS
@@ -78,6 +93,20 @@ class RunDirectory:
             inode = "no such file now"
         return f"another daemon holds {self.pool} ({inode}, {_facts_of(self.facts)})"
 
+    def make_events(self) -> None:
+        """Make the place for events, as open to engines as the directory itself.
+
+        Raises:
+            StartError: it cannot be made.
+        """
+        try:
+            self.events.mkdir(exist_ok=True)
+            if self.events.stat().st_uid == os.geteuid():
+                os.chown(self.events, -1, self.gid)
+                self.events.chmod(0o700 if self.gid == -1 else 0o2770)
+        except OSError as error:
+            raise StartError(f"cannot make {self.events}: {error.strerror}; {explain(self.path)}") from None
+
     def write_facts(self, boot: bytes) -> None:
         """Say who runs here, for whoever is refused.
 
@@ -98,6 +127,8 @@ class RunDirectory:
 
     def remove(self) -> None:
         """After a stop: take the directories away, with all that is in them, if they were this daemon's own."""
+        with contextlib.suppress(OSError):  # events of engines that live are theirs
+            self.events.rmdir()
         if self.is_temporary:
             for directory in (self.path, self.admin_path):
                 shutil.rmtree(directory, ignore_errors=True)
@@ -200,7 +231,7 @@ def _take(path: Path, mode: int, gid: int, ours: set[str]) -> list[str]:
                 raise StartError(f"{describe(path)} is another owner's and cannot be used by {whoami()}")
             return [f"{describe(path)} is another owner's and is taken as it is"]
         names = {entry.name for entry in path.iterdir()}
-        if names and not names & ours:
+        if not all(name.startswith(MARKERS) for name in names) and not names & ours:
             raise StartError(
                 f"{path} holds other files ({', '.join(sorted(names)[:3])}), expected an empty or a kvgate directory"
             )

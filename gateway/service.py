@@ -12,19 +12,24 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_args
+from enum import Enum, auto
+from functools import partial
+from typing import Any, TypeVar
 
 from gateway.audit import AuditLog
 from gateway.core.core import Core
 from gateway.core.types import CoreConfig, PartySpec, Refusal
 from gateway.engines import EngineStats
+from gateway.handles.desk import Desk
 from gateway.health import HealthChecks
 from gateway.lock import LockObserver, party_offset
+from gateway.metrics.outcomes import OUTCOMES
 from gateway.pool_writer import PoolWriter
 from gateway.snapshot import SnapshotSource
+from gateway.switchboard import Switchboard
 from gateway.traffic import OK, UNKNOWN, Traffic
 from gateway.wire import codec, messages
-from gateway.wire.codes import ErrorCode, Lifecycle
+from gateway.wire.codes import CopyStatus, ErrorCode, Lifecycle
 from gateway.wire.messages import (
     ENDING,
     OLDEST_PROTOCOL_VERSION,
@@ -40,9 +45,25 @@ _log = logging.getLogger("kvgate.service")
 
 Result = TypeVar("Result")
 Step = Callable[[Any, float], AnyReply]
+#: Sends one reply to whoever asked.
+Later = Callable[[bytes], None]
+
+
+class Deferred(Enum):
+    """The reply goes out when what was asked is done."""
+
+    DEFERRED = auto()
+
+
+def _to_nobody(reply: bytes) -> None:
+    raise AssertionError(f"a reply of {len(reply)} bytes, and nobody to send it to")
+
 
 #: Served while the pool's memory is still being reserved. Drain and resume get the lifecycle table's own refusal.
-_BEFORE_READY = (messages.Hello, messages.Ping, messages.SnapshotRequest, messages.Drain, messages.Resume)
+_BEFORE_READY = (
+    *(messages.Hello, messages.Ping, messages.SnapshotRequest),
+    *(messages.Drain, messages.Resume, messages.Switch),
+)
 #: Never too late: what ends something, and what only tells or asks.
 _TIMELESS = (*ENDING, messages.Hello, messages.Ping, messages.SnapshotRequest)
 _STARTING_RETRY_SECONDS = 0.5
@@ -65,6 +86,8 @@ class Service:
         traffic: Traffic,
         audit: AuditLog,
         snapshots: SnapshotSource,
+        switches: Switchboard,
+        desk: Desk,
         verify: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -81,6 +104,8 @@ class Service:
             traffic: counts requests.
             audit: writes down operators' changes.
             snapshots: what SNAPSHOT shows.
+            switches: what operators let engines do.
+            desk: copies for workers in handle mode.
             verify: check every invariant of the core after each step; slow, for tests.
             monotonic: the node's monotonic clock.
             wall: Unix time.
@@ -94,6 +119,8 @@ class Service:
         self._traffic = traffic
         self._audit = audit
         self._snapshots = snapshots
+        self._switches = switches
+        self._desk = desk
         self._verify = verify
         self._boot = snapshots.boot
         self._pool_id = pool.facts().pool_id
@@ -113,23 +140,27 @@ class Service:
             messages.Abort: self._abort,
             messages.Read: self._read,
             messages.EndRead: self._end_read,
-            **dict.fromkeys(get_args(messages.HandleRequest), self._no_handles),
             messages.SnapshotRequest: self._snapshot,
             messages.Drain: self._drain,
             messages.Resume: self._resume,
             messages.Clear: self._clear,
             messages.Fence: self._fence,
+            messages.Switch: self._switch,
         }
 
-    def answer(self, frame: bytes, *, is_admin: bool) -> bytes:
-        """The reply to one frame, whatever is in it.
+    def answer(self, frame: bytes, *, is_admin: bool, later: Later = _to_nobody) -> bytes:
+        """The reply to one frame, whatever is in it; empty: it goes out through ``later``, once.
 
         Args:
             frame: as it came.
             is_admin: whether it came on the operators' socket.
+            later: sends a reply for which something must be done first.
         """
         began = self._monotonic()
-        op, reply = self._reply(frame, began, is_admin=is_admin)
+        op, reply = self._reply(frame, began, later, is_admin=is_admin)
+        return b"" if isinstance(reply, Deferred) else self._encode(op, reply, began)
+
+    def _encode(self, op: str, reply: AnyReply, began: float) -> bytes:
         try:
             answer = codec.encode(reply)
         except codec.WireError as error:
@@ -137,10 +168,12 @@ class Service:
             reply = self._error(reply.number, ErrorCode.INTERNAL, error.message)
             answer = codec.encode(reply)
         outcome = str(reply.code) if isinstance(reply, Error) else OK
+        if self._verify:
+            assert outcome in OUTCOMES[op], f"{op} ended as {outcome}, which the metrics table does not have"
         self._traffic.answered(op, outcome, self._monotonic() - began)
         return answer
 
-    def _reply(self, frame: bytes, now: float, *, is_admin: bool) -> tuple[str, AnyReply]:
+    def _reply(self, frame: bytes, now: float, later: Later, *, is_admin: bool) -> tuple[str, AnyReply | Deferred]:
         try:
             request = codec.decode_request(frame)
         except codec.WireError as error:
@@ -149,7 +182,7 @@ class Service:
         op = str(request.__struct_config__.tag)
         try:
             self._check(request, now, is_admin=is_admin)
-            return op, self._do(request, now)
+            return op, self._do(request, now, later)
         except Refusal as refusal:
             retry_ms = round(1000 * refusal.retry_after_seconds * (1 + _JITTER * self._random.random()))
             return op, self._error(request.number, refusal.code, refusal.message, retry_ms)
@@ -171,11 +204,16 @@ class Service:
             raise Refusal(
                 ErrorCode.STARTING, f"the pool's memory is being reserved, {share:.0%} done", _STARTING_RETRY_SECONDS
             )
+        if isinstance(request, messages.SlotRequest) and self._desk.serves(request.party):
+            raise Refusal(ErrorCode.INVALID, "this gateway copies for this party: it asks for no slots")
         if request.deadline and now > request.deadline and not isinstance(request, _TIMELESS):
             raise Refusal(ErrorCode.EXPIRED, f"read {now - request.deadline:.3f} s after its deadline")
 
-    def _do(self, request: AnyRequest, now: float) -> AnyReply:
+    def _do(self, request: AnyRequest, now: float, later: Later) -> AnyReply | Deferred:
         try:
+            if isinstance(request, messages.HandleRequest):
+                self._copy(request, now, later)
+                return Deferred.DEFERRED
             return self._steps[type(request)](request, now)
         finally:
             # Also after a refusal: a step may have found something else expired and set it free.
@@ -219,6 +257,7 @@ class Service:
             heartbeat_seconds=self._config.heartbeat_seconds,
             lease_seconds=self._config.lease_seconds,
             reservation_seconds=self._config.reservation_seconds,
+            transfer=self._desk.mode,
         )
 
     def _register(self, request: messages.Register, now: float) -> AnyReply:
@@ -238,18 +277,22 @@ class Service:
             software=request.software,
             chunk_tokens=request.chunk_tokens,
         )
-        self._core.register(
-            spec,
-            lock_held=self._locks.is_held(party_offset(request.party)),
-            holds_nothing=request.holds_nothing,
-            now=now,
-            wall=self._wall(),
-        )
+        self._desk.agree(request)
+        with self._desk.opened(request) as seat:
+            self._core.register(
+                spec,
+                lock_held=self._locks.is_held(party_offset(request.party)),
+                holds_nothing=request.holds_nothing,
+                now=now,
+                wall=self._wall(),
+            )
+            seat()
         self._engines.register(request.party, request.engine, request.model, now)
         return self._done(request)
 
     def _unregister(self, request: messages.Unregister, now: float) -> AnyReply:
         self._core.unregister(request.party, now)
+        self._desk.leave((request.party,), now)
         self._engines.forget(request.party, now)
         return self._done(request)
 
@@ -257,7 +300,7 @@ class Service:
         view = self._core.heartbeat(
             request.party,
             next_operation=request.next_operation,
-            operations=request.operations,
+            operations=self._desk.heartbeat(request.party, request.next_operation, request.operations, now),
             next_session=request.next_session,
             sessions=request.sessions,
             now=now,
@@ -276,6 +319,7 @@ class Service:
             drain=messages.DrainNotice(id=view.drain_id, deadline=view.drain_deadline) if view.drain_id else None,
             sessions=view.live_sessions,
             lease_deadline=view.lease_deadline,
+            switch=view.switch,
         )
 
     # -- scheduler half
@@ -335,9 +379,33 @@ class Service:
         self._core.end_read(request.party, request.operation, now)
         return self._done(request)
 
-    def _no_handles(self, request: messages.HandleRequest, _now: float) -> AnyReply:
-        kind = str(request.__struct_config__.tag)
-        raise Refusal(ErrorCode.UNSUPPORTED, f"{kind} is for workers in handle mode, which this daemon does not serve")
+    # -- worker half, handle mode
+
+    def _copy(self, request: messages.HandleRequest, now: float, later: Later) -> None:
+        """Hand a request to the desk; its reply goes out through ``later``, perhaps before this returns.
+
+        Raises:
+            Refusal: nothing has changed, and there is no other reply.
+        """
+        op = str(request.__struct_config__.tag)
+
+        def finish(results: tuple[CopyStatus, ...], event: bytes) -> None:
+            copied = messages.Copied(number=request.number, boot=self._boot, results=results, event=event)
+            later(self._encode(op, copied, now))
+
+        def acknowledge() -> None:
+            later(self._encode(op, self._done(request), now))
+
+        match request:
+            case messages.Store():
+                self._desk.store(request, now, finish)
+            case messages.Retrieve():
+                self._desk.retrieve(request, now, finish)
+            case messages.Cancel():
+                self._desk.cancel(request, now, acknowledge)
+            case messages.ReleaseEvent():
+                self._desk.release_event(request)
+                acknowledge()
 
     # -- operators
 
@@ -403,20 +471,28 @@ class Service:
         return step() if request.dry_run else self._change("clear", request, step, self._ready_chunks)
 
     def _fence(self, request: messages.Fence, now: float) -> AnyReply:
+        parties = self._desk.parties_of(request.engine)
         self._change("fence", request, lambda: self._core.fence(request.engine, now), self._engine_state)
+        self._desk.leave(parties, now)
         self._engines.remove_engine(request.engine)
+        return self._done(request)
+
+    def _switch(self, request: messages.Switch, _now: float) -> AnyReply:
+        step = partial(self._switches.set, request.scope, request.name, request.mode)
+        self._change("switch", request, step, lambda asked: self._switches.mode_of(asked.scope, asked.name))
         return self._done(request)
 
     def _change(
         self,
         action: str,
-        request: messages.Drain | messages.Resume | messages.Clear | messages.Fence,
+        request: messages.Drain | messages.Resume | messages.Clear | messages.Fence | messages.Switch,
         step: Callable[[], Result],
         state: Callable[[Any], str],
     ) -> Result:
         """Do a change and write it down, whether it was done or refused."""
         before = state(request)
-        target = {name: getattr(request, name, "") for name in ("engine", "model", "namespace", "all", "reason")}
+        named = ("engine", "model", "namespace", "all", "scope", "name", "reason")
+        target = {name: getattr(request, name, "") for name in named}
         try:
             result = step()
         except Refusal as refusal:

@@ -12,7 +12,9 @@ from gateway.audit import AuditLog
 from gateway.core.core import Core
 from gateway.core.types import DrainRecord, NamespaceRecord, PartyState
 from gateway.engines import EngineReading, EngineStats
+from gateway.handles.desk import Desk
 from gateway.health import HealthChecks
+from gateway.switchboard import Switchboard
 from gateway.traffic import Traffic
 from gateway.wire.codes import Health, Lifecycle, OperationKind, Role
 from gateway.wire.messages import (
@@ -50,12 +52,14 @@ class SnapshotSource:
     engines: EngineStats
     checks: HealthChecks
     traffic: Traffic
+    switches: Switchboard
     audit: AuditLog
     progress: StartProgress
     boot: bytes
     started_at: float
     run_dir: str
     allocated_bytes: Callable[[], int]
+    desk: Desk
 
     def take(self, number: int, *, transfers: bool, now: float, max_transfers: int = 0) -> SnapshotReply:
         """What is, at this moment; of operations the most telling ``max_transfers`` of each kind, 0: all."""
@@ -91,6 +95,7 @@ class SnapshotSource:
             transfers=tuple(self.engines.transfers(max_transfers)) if transfers else (),
             run_dir=self.run_dir,
             loop_age_seconds=self.checks.age_seconds("loop", now),
+            switches=self.switches.infos(),
             silence_seconds=self.engines.silence_seconds,
         )
 
@@ -172,6 +177,7 @@ class SnapshotSource:
         yield Sample("leases", ("lookup",), lookup_leases)
         yield Sample("leases", ("read",), read_leases)
         yield Sample("reservations", (), reservations)
+        yield from self.desk.gauges()
         yield Sample("recovered_chunks", (), self.progress.recovered_chunks)
         yield Sample("queue_length", ("reserve_pool",), float(self.progress.is_reserving))
         yield Sample("queue_bound", ("reserve_pool",), 1)
@@ -181,6 +187,7 @@ class SnapshotSource:
         roles = [party.spec.role for party in self.core.party_states()]
         for role in Role:
             yield Sample("parties", (role,), roles.count(role))
+        yield from self.switches.gauges()
         models: dict[str, tuple[int, int]] = {}
         for record, chunks, num_bytes, _ in usage:
             label = self.engines.model_label(record.model)
@@ -201,6 +208,7 @@ class SnapshotSource:
         for name in ("evictions", "drains", "lookup_tokens", "hit_tokens"):
             for label, count in getattr(counts, name).items():
                 yield Sample(name, (label,), count)
+        yield from self.desk.counters()
         yield from self.traffic.counters()
         yield from self.audit.counters()
 

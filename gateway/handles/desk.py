@@ -15,8 +15,9 @@ desk's own:
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from gateway.core.core import Core
@@ -122,14 +123,28 @@ class Desk:
                 ErrorCode.INCOMPATIBLE, f"you registered with transfer {request.transfer}, this gateway has {self.mode}"
             )
 
-    def open(self, request: Register) -> Peer | None:
-        """Open what a worker in handle mode offers; None: it needs nothing opened.
+    @contextlib.contextmanager
+    def opened(self, request: Register) -> Iterator[Callable[[], None]]:
+        """Open what a worker in handle mode offers, while it is registered.
+
+        Yields:
+            To be called once it is registered: the gateway copies for it from then on. If it is not called, nothing
+            stays open.
 
         Raises:
             Refusal: INCOMPATIBLE or INVALID; nothing stays open.
         """
         if request.transfer is not TransferMode.HANDLE or self._book.of_party(request.party):
-            return None  # what copies now goes on with what it has
+            yield lambda: None  # what copies now goes on with what it has
+            return
+        peer = self._open(request)
+        try:
+            yield partial(self._seat, peer)
+        finally:
+            if self._peers.get(peer.party) is not peer:
+                peer.close()
+
+    def _open(self, request: Register) -> Peer:
         if self._mapping is None:
             self._mapping = self._open_mapping()
         try:
@@ -139,8 +154,7 @@ class Desk:
             raise Refusal(ErrorCode.INCOMPATIBLE, f"this gateway cannot copy for this worker: {error}") from None
         return Peer(request, device, self._host, self._mapping, self._clock)
 
-    def seat(self, peer: Peer) -> None:
-        """The worker is registered: copy for it from now on."""
+    def _seat(self, peer: Peer) -> None:
         self._unseat(peer.party)
         self._peers[peer.party] = peer
         self._lines[peer.party] = Line(

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from gateway.metrics.outcomes import OUTCOMES
 from gateway.wire.codes import (
+    CopyStatus,
     DrainOutcome,
     ErrorCode,
     EvictionReason,
@@ -203,6 +204,16 @@ GATEWAY: tuple[Metric, ...] = (
     Metric("aborts", Type.COUNTER, "Reservations freed without becoming readable."),
     Metric("transfer_bytes", Type.COUNTER, "Bytes committed (store) and leased for reading (retrieve).", (_KIND,)),
     Metric(
+        "copies",
+        Type.COUNTER,
+        "Chunks whose copy by the gateway ended (handle mode), by how.",
+        (_KIND, Label("status", tuple(CopyStatus))),
+    ),
+    Metric("copying_operations", Type.GAUGE, "Stores and retrieves that the gateway copies for and has not answered."),
+    Metric("mapped_workers", Type.GAUGE, "Workers whose KV cache the gateway has mapped (handle mode)."),
+    Metric("exported_events", Type.GAUGE, "Events the gateway made for engines that were not released yet."),
+    Metric("imported_events", Type.GAUGE, "Events of engines that the gateway holds open and waits for."),
+    Metric(
         "engines", Type.GAUGE, "Engine names by state.", (Label("state", ("ready", "draining", "drained", "fenced")),)
     ),
     Metric("parties", Type.GAUGE, "Registered parties by role.", (Label("role", ("scheduler", "worker")),)),
@@ -223,9 +234,15 @@ GATEWAY: tuple[Metric, ...] = (
         Type.COUNTER,
         "Changes asked for by operators, by action and result.",
         (
-            Label("action", ("drain", "resume", "engine_drain", "engine_resume", "fence", "clear")),
+            Label("action", ("drain", "resume", "engine_drain", "engine_resume", "fence", "clear", "switch")),
             Label("result", ("ok", "refused")),
         ),
+    ),
+    Metric(
+        "switch_mode",
+        Type.GAUGE,
+        "1 for each switch an operator has set, or the setting has; names beyond 32 of a scope add up as other.",
+        (Label("scope"), Label("name"), Label("mode")),
     ),
     Metric("recovered_chunks", Type.GAUGE, "Chunks found READY in the pool file when this boot began."),
     Metric("loop_age_seconds", Type.GAUGE, "Time since the core's loop last came round."),

@@ -44,7 +44,7 @@ class Chunks:
         slots.parents[slot] = parent
         slots.groups[slot] = group.number
         slots.used[slot] = now
-        slots.orders[slot // slots.places_per_slab].add(slot)
+        slots.orders[slot // slots.places_per_slab].add(slot, writing.key)
         group.slots[writing.key] = slot
 
     def recover(self, records: Sequence[SlotRecord], now: float) -> None:
@@ -60,8 +60,9 @@ class Chunks:
                 slots.groups[slot] = group.number
                 slots.used[slot] = now
         oldest_first = records[::-1]
-        for record in sorted(oldest_first, key=attrgetter("depth"), reverse=True):
-            slots.orders[record.slot // slots.places_per_slab].add(record.slot)
+        coldest_first = sorted(oldest_first, key=attrgetter("depth"), reverse=True)
+        for extent, size in slots.sizes.items():
+            size.evictable.adopt([record.slot for record in coldest_first if record.extent == extent])
         self._has_recovered = bool(records)
 
     # -- find and hold
@@ -86,6 +87,12 @@ class Chunks:
         """Whether the key was evicted for room lately."""
         return self._evicted.get(key) == namespace
 
+    def use(self, wanted: Iterable[int]) -> None:
+        """A request wants these chunks: however often it then asks for and reads them, it is one use of each."""
+        orders, places = self.slots.orders, self.slots.places_per_slab
+        for slot in wanted:
+            orders[slot // places].use(slot)
+
     def pin(self, held: Iterable[int], now: float) -> None:
         """Hold chunks for a lease: nothing evicts them. NO_SLOT is skipped."""
         slots = self.slots
@@ -97,7 +104,7 @@ class Chunks:
             pins[slot] = count + 1
             used[slot] = now
             if not count:
-                orders[slot // places].remove(slot)
+                orders[slot // places].hold(slot)
 
     def unpin(self, held: Sequence[int], now: float) -> None:
         """A lease ends. What nothing else holds may be evicted again, or is freed if it has left the index."""
@@ -114,7 +121,7 @@ class Chunks:
                 slots.free(slot)
                 continue
             slots.used[slot] = now
-            slots.orders[slot // slots.places_per_slab].add(slot)
+            slots.orders[slot // slots.places_per_slab].release(slot)
             released[group] = slot
         for group, slot in released.items():
             self._touch_ancestors(self.index.groups[group], slot, now)
@@ -125,23 +132,23 @@ class Chunks:
         for key in reversed(list(keys)):
             slot = group.slots.get(key, NO_SLOT)
             if slot != NO_SLOT:
-                self._touch(slot, now)
+                self._touch(slot, first, now)
                 first = slot
         if first != NO_SLOT:
             self._touch_ancestors(group, first, now)
 
-    def _touch(self, slot: int, now: float) -> None:
+    def _touch(self, slot: int, behind: int, now: float) -> None:
         slots = self.slots
         slots.used[slot] = now
-        slots.orders[slot // slots.places_per_slab].touch(slot)
+        slots.orders[slot // slots.places_per_slab].touch(slot, behind)
 
     def _touch_ancestors(self, group: Group, slot: int, now: float) -> None:
         table, parents = group.slots, self.slots.parents
         for _ in range(len(table)):  # parents come from clients: a ring must not hold the loop
-            slot = table.get(parents[slot], NO_SLOT)
+            behind, slot = slot, table.get(parents[slot], NO_SLOT)
             if slot == NO_SLOT:
                 return
-            self._touch(slot, now)
+            self._touch(slot, behind, now)
 
     def learn_parents(self, hits: Sequence[int], shard_count: int, keys: Sequence[bytes]) -> None:
         """The pool file does not say which chunk comes before a recovered one; a lookup does."""
@@ -155,17 +162,21 @@ class Chunks:
     # -- go
 
     def make_room(self, size: SizeClass, now: float) -> bool:
-        """Evict so that a slot of this size can be taken: the coldest chunk of the size, or a colder slab of another.
+        """Evict so that a slot of this size can be taken: the coldest chunk of the size, or a slab of another.
+
+        Another size gives a slab up when that was used longer ago than what this size is about to lose. Both sizes are
+        measured by their oldest chunks, of each queue of the order one, on average: the coldest chunk of a size may
+        have been used a moment ago, and its oldest for the hundredth time.
 
         Returns:
             False when nothing may go; then nothing has changed.
         """
         slots = self.slots
         coldest = size.evictable.coldest()
-        age_limit = slots.used[coldest] if coldest != NO_SLOT else float("inf")
-        for other in slots.sizes.values():
-            head = other.evictable.coldest()
-            if other is size or head == NO_SLOT or slots.used[head] >= age_limit:
+        others = [other for other in slots.sizes.values() if other is not size]
+        age_limit = self._age(size) if others else 0.0
+        for other in others:
+            if self._age(other) >= age_limit:
                 continue
             slab = slots.coldest_evictable_slab(other, age_limit)
             if slab >= 0:
@@ -178,6 +189,11 @@ class Chunks:
         self._evict(coldest, EvictionReason.CAPACITY, now)
         return True
 
+    def _age(self, size: SizeClass) -> float:
+        """When the oldest evictable chunks of a size were used; infinity: there is none."""
+        heads = size.evictable.heads()
+        return sum(self.slots.used[slot] for slot in heads) / len(heads) if heads else float("inf")
+
     def _evict(self, slot: int, reason: EvictionReason, now: float) -> None:
         slots = self.slots
         group = self.index.groups[slots.groups[slot]]
@@ -189,6 +205,7 @@ class Chunks:
         self._evicted[key] = group.namespace.record.namespace
         if len(self._evicted) > MAX_EVICTED_KEYS:
             self._evicted.popitem(last=False)
+        slots.size_of(slot).evictable.evict(slot, key)
         self._leave(slot, group, reason)
 
     def drop_group(self, group: Group, reason: EvictionReason) -> None:

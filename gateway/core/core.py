@@ -69,7 +69,7 @@ class Core:
 
     def _build(self, facts: PoolFacts) -> None:
         config, counts = self._config, self.counts
-        self._slots = Slots(facts, self._effects)
+        self._slots = Slots(facts, self._effects, config.eviction_policy)
         self._index = Index()
         self._chunks = Chunks(self._slots, self._index, counts, config.idle_buckets)
         self._namespaces = Namespaces(self._chunks, facts.clear_epoch)

@@ -31,8 +31,8 @@ class Retrieves:
 
         A session that has ended finds nothing and stays ended.
         """
-        is_live = self._leases.session(scheduler.id, session) is not None
-        if not is_live and session <= scheduler.last_ended_session:
+        before = self._leases.session(scheduler.id, session)
+        if before is None and session <= scheduler.last_ended_session:
             return Found(0, 0.0)
         width = scheduler.spec.shard_count
         hits = self._chunks.leading(namespace, width, keys)
@@ -40,6 +40,8 @@ class Retrieves:
         num_chunks = len(hits) // width
         if num_chunks < len(keys) and self._chunks.was_evicted(namespace, keys[num_chunks]):
             self._counts.lookup_evicted_keys += 1
+        if before is None or not before.is_leased:
+            self._chunks.use(hits)
         known = self._chunks.index.find(namespace)
         if hits and known is not None:
             known.last_hit_wall = wall

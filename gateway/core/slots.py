@@ -12,7 +12,7 @@ Facts about slots stand in columns, not in objects: at 100,000 chunks, objects w
 garbage collector stall the loop. The numeric columns are zeroed pages that the kernel provides only where one is used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import cast
@@ -20,7 +20,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from gateway.core.policy.lru import LeastRecentlyUsed
+from gateway.core.policy.choice import new_order
 from gateway.core.policy.order import NO_SLOT, EvictionOrder
 from gateway.core.types import Effect, FreeHeader, PoolFacts, SlotRecord
 
@@ -60,17 +60,14 @@ class _Slab:
 class Slots:
     """The table of slots. Its public columns are indexed by slot."""
 
-    def __init__(
-        self, facts: PoolFacts, effects: list[Effect], new_order: Callable[[], EvictionOrder] = LeastRecentlyUsed
-    ) -> None:
+    def __init__(self, facts: PoolFacts, effects: list[Effect], eviction_policy: str) -> None:
         self.facts = facts
         self.sizes: dict[int, SizeClass] = {}  # by extent
         self.effects = effects  # what must reach the pool file, in order
-        self._new_order = new_order
+        self._eviction_policy = eviction_policy
         self.places_per_slab = facts.slots_per_slab
-        self.orders: list[EvictionOrder] = [
-            new_order()
-        ] * facts.num_slabs  # by slab: that of its size, while it has one
+        #: By slab: the order of its size, while it has one.
+        self.orders: list[EvictionOrder] = [new_order(eviction_policy, 0, 0)] * facts.num_slabs
         self._slabs = [_Slab() for _ in range(facts.num_slabs)]
         self._free_slabs = dict.fromkeys(range(facts.num_slabs - 1, -1, -1))  # of no size; the last is taken first
         #: Below it are the generations of earlier boots, from it on those that this one gives out.
@@ -105,7 +102,8 @@ class Slots:
         size = self.sizes.get(extent)
         if size is None:
             num_slots = min(self.facts.slab_bytes // extent, self.places_per_slab)
-            size = self.sizes[extent] = SizeClass(extent, num_slots, self._new_order())
+            order = new_order(self._eviction_policy, len(self._states), num_slots * self.facts.num_slabs)
+            size = self.sizes[extent] = SizeClass(extent, num_slots, order)
         return size
 
     def size_of(self, slot: int) -> SizeClass:

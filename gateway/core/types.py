@@ -45,6 +45,7 @@ class CoreConfig:
     max_reserved_fraction: float = 0.25  # of the pool, a party; never less than one chunk
     drain_deadline_seconds: float = 30.0
     stop_deadline_seconds: float = 10.0
+    eviction_policy: str = "lfu"  # or "lru"
     max_parties: int = 1024
     max_sessions_per_party: int = 16384
     max_operations_per_party: int = 8192

@@ -16,20 +16,21 @@ def statuses(grants):
     return [grant.status for grant in grants]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "touch", "remove"]), st.integers(0, 5))))
+@given(st.lists(st.tuples(st.sampled_from(["add", "touch", "remove", "hold", "release"]), st.integers(0, 5))))
 def test_least_recently_used_is_a_list_in_order_of_touch(steps):
     order, model = LeastRecentlyUsed(), []
     for step, slot in steps:
         is_here = slot in model
-        if step == "add" and is_here:
+        if step in ("add", "release") and is_here:
             continue  # the tables never add twice
         if is_here:
             model.remove(slot)
-        if step == "add" or (step == "touch" and is_here):
+        if step in ("add", "release") or (step == "touch" and is_here):
             model.append(slot)
-        getattr(order, step)(slot)
+        getattr(order, step)(*((slot, key(slot)) if step == "add" else (slot,)))
         assert list(order) == model
         assert order.coldest() == (model[0] if model else NO_SLOT)
+        assert list(order.heads()) == model[:1]
         assert len(order) == len(model)
         assert all((one in order) == (one in model) for one in range(6))
 

@@ -30,6 +30,7 @@ ROWS = (
     "get_finished",
     "restart",
     "lookup_busy",
+    "operators",
     "deaths",
     "memory",
     "start",

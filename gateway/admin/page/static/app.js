@@ -8,6 +8,7 @@ import { canResume, showEngines, showTransfers } from "./engines.js";
 import { follow } from "./feed.js";
 import { clock, seconds } from "./format.js";
 import { showGateway } from "./gateway.js";
+import { setOne, showSwitches, takeAway } from "./switches.js";
 
 const charts = new Charts();
 let overview = null; // the last one
@@ -41,6 +42,7 @@ function show(document) {
   charts.show(document);
   showEngines(document, changeEngine);
   showTransfers(document, byId("filter").value.trim());
+  showSwitches(document, (one) => ask(takeAway(one), "The switch is taken away."));
 }
 
 /** Says aloud what changed, and only that: numbers change every second. */
@@ -142,6 +144,8 @@ function changeEngine(engine) {
     `${isBack ? "Resumed" : "Draining"} engine ${engine.name}.`,
   );
 }
+
+byId("switch-off").addEventListener("click", () => ask(setOne, "The switch is set."));
 
 byId("filter").addEventListener("input", ({ target }) => overview && showTransfers(overview, target.value.trim()));
 

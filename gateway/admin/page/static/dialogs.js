@@ -16,16 +16,19 @@ export async function askForToken(error = "") {
 }
 
 /**
- * Asks before something is done, and does it: `perform(values)` with a value for each field. A refusal is shown in the
+ * Asks before something is done, and does it: `perform(values)` with a value for each field, an input or, with `options`
+ * of value and text, a choice. A refusal is shown in the
  * dialog, which stays open; where a token is needed it is asked for in between. True when it was done.
  */
 export async function confirm({ title, text, verb, fields = [], perform }) {
   byId("confirm-title").textContent = title;
   byId("confirm-text").textContent = text;
   byId("confirm-do").textContent = verb;
-  const inputs = fields.map(({ name, label, ...attributes }) => [
+  const inputs = fields.map(({ name, label, options, ...attributes }) => [
     name,
-    make("input", { id: `field-${name}`, name, ...attributes }),
+    options
+      ? make("select", { id: `field-${name}`, name }, ...options.map(([value, text]) => make("option", { value }, text)))
+      : make("input", { id: `field-${name}`, name, ...attributes }),
     label,
   ]);
   byId("confirm-fields").replaceChildren(

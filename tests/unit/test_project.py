@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 
 import gateway
 from adapter import AdapterConfig
@@ -194,45 +193,6 @@ def test_everything_is_pinned_once() -> None:
     assert len(set(names)) == len(names)
     assert {normal(re.match(r"[\w.-]+", need)[0]) for need in needed} <= set(names)  # type: ignore[index]
     assert not any("+" in version for _, version in pins)
-
-
-def test_the_compose_file_runs_what_exists() -> None:
-    compose = yaml.safe_load(_text(ROOT / "compose.yaml"))
-    services = compose["services"]
-    serve = _parse(services["gateway"]["command"])
-    settings = config.load({k: v for k, v in serve.params.items() if k in config.SETTINGS}, {}, None)
-    targets = [
-        target
-        for job in yaml.safe_load(_text(ROOT / "dashboards" / "prometheus.yml"))["scrape_configs"]
-        for group in job["static_configs"]
-        for target in group["targets"]
-    ]
-    _, probe_port = config.parse_address("probe", settings.probe)
-    mounted, inside, *_ = services["prometheus"]["volumes"][0].split(":")
-    shared, run_dir = services["gateway"]["volumes"][0].split(":")
-
-    assert targets == [f"gateway:{probe_port}"]
-    assert (ROOT / mounted).is_file()
-    assert inside == "/etc/prometheus/prometheus.yml"
-    assert run_dir == settings.run_dir
-    assert shared in compose["volumes"]
-    memory = re.search(r"size=(\d+)m", compose["volumes"][shared]["driver_opts"]["o"])
-    assert memory
-    assert int(memory[1]) << 20 > settings.pool_size * 1.02  # the headers need room beside the data
-    _parse(services["gateway"]["healthcheck"]["test"][2:])
-
-
-def test_the_image_copies_what_exists() -> None:
-    lines = _text(ROOT / "Dockerfile").splitlines()
-    copied = [
-        name for line in lines if line.startswith("COPY ") and "--from" not in line for name in line.split()[1:-1]
-    ]
-
-    assert {"pyproject.toml", "gateway", "adapter", "dashboards"} <= set(copied)
-    assert [name for name in copied if not (ROOT / name).exists()] == []
-    assert any(line.startswith("USER ") and line != "USER root" for line in lines)
-    command = next(line for line in lines if line.startswith("CMD "))
-    _parse(yaml.safe_load(command.removeprefix("CMD ")))
 
 
 def test_scripts_can_be_run() -> None:

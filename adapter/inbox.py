@@ -1,7 +1,7 @@
 """Work for the link thread, handed over by any thread, with a bell that wakes it.
 
 Owns: a queue of calls and an eventfd. Must not know: what the calls do. ``post`` runs on any thread and never waits;
-everything else on the link thread.
+everything else belongs to whoever has the link's turn.
 """
 
 import contextlib
@@ -20,34 +20,42 @@ class Inbox:
     """Calls in the order they were posted. What may be posted is bounded by those who post."""
 
     def __init__(self) -> None:
-        #: Readable while there may be work: to be polled together with sockets.
+        #: Readable when somebody posted to a sleeper: to be waited for together with sockets.
         self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._calls: deque[Callable[[], None]] = deque()
-        self._is_rung = False  # spares a system call a post while the thread has not looked yet
+        self._is_awake = False  # somebody takes calls, or is rung for: no post need ring
 
     @property
     def is_empty(self) -> bool:
         """Whether no call waits."""
         return not self._calls
 
-    def post(self, call: Callable[[], None]) -> None:
-        """Let the link thread make this call soon."""
+    def post(self, call: Callable[[], None], *, is_urgent: bool = True) -> None:
+        """Let this call be made soon; one that is not urgent, whenever somebody is awake."""
         self._calls.append(call)
-        if not self._is_rung:
-            self._is_rung = True
+        if is_urgent:
+            self.ring()
+
+    def ring(self) -> None:
+        """Wake whoever sleeps."""
+        if not self._is_awake:
+            self._is_awake = True
             _ring(self.bell, 1)
 
     def take(self) -> Callable[[], None] | None:
-        """The next call; None: there is none. The bell is silent afterwards until somebody posts."""
-        if self._calls:
-            return self._calls.popleft()
-        if self._is_rung:
-            self._is_rung = False  # before the last look: a post that comes now rings again
-            with contextlib.suppress(BlockingIOError):  # marked, not written yet: it wakes us once for nothing
-                os.eventfd_read(self.bell)
-            if self._calls:
-                return self._calls.popleft()
-        return None
+        """The next call; None: there is none."""
+        return self._calls.popleft() if self._calls else None
+
+    def wake(self) -> None:
+        """Calls are taken from now on: no post need ring."""
+        self._is_awake = True
+
+    def may_sleep(self) -> bool:
+        """No more calls are taken for now. False: one waits, sleep not."""
+        self._is_awake = False  # before the last look: a post that comes now rings
+        with contextlib.suppress(BlockingIOError):  # it was not rung, or is about to be: that wakes once for nothing
+            os.eventfd_read(self.bell)
+        return not self._calls
 
     def close(self) -> None:
         """Nobody posts any more."""

@@ -3,15 +3,18 @@
 Owns: the socket, the requests that wait for replies, the party's hold on the pool file, the ``Liveness`` table it feeds
 and obeys, and the adapter's one lock. Must not know: operations, lookups, memory: those are the ``Half`` it serves.
 
-Threads: the link thread runs the loop below, and nobody else touches the socket. Engine threads call ``post``,
-``drain``, ``resume``, ``close`` and read ``state``; they take the lock for a few microseconds and never wait for the
-gateway.
+Threads: the link thread runs the loop below. Engine threads call ``post``, ``drain``, ``resume``, ``close`` and read
+``state``; they take the lock for a few microseconds and never wait for the gateway. One that may wait, and wants an
+answer soon, calls ``turn``: it runs the loop itself until it has what it wants, the link thread sleeping on, and is
+spared two changes of thread. So what is said here of the link thread is true of whoever has the turn: it alone touches
+the socket, the requests and the inbox's calls. The turn is taken before the lock, never with it.
 
 The lock (re-entrant, the only one of an adapter) covers the half's tables and the liveness table together: a state that
 refuses work and the clean-up of what was accepted before it are one step, with no submit in between.
 
 Each round of the loop: receive what came, make the calls that were posted, then let time pass: end requests that have
 waited too long, look at the daemon's lock (at least every 50 ms: free after held is proof of death), say what is due.
+A round leaves nothing unread or unmade behind where the next is to begin with a sleep.
 """
 
 from __future__ import annotations
@@ -20,15 +23,16 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from adapter.attachment import PoolSight, PoolWatch
 from adapter.dealer import Dealer
+from adapter.half import Half, PoolUnusableError
 from adapter.inbox import Inbox
 from adapter.liveness import EndDrain, Liveness, Message, Order, Reconnect, Say, Settle, WindDown
 from adapter.log import EngineLog
@@ -48,7 +52,6 @@ from gateway.wire.messages import (
     Ping,
     Pong,
     Readable,
-    Register,
     Reply,
     Request,
     Reserved,
@@ -66,6 +69,8 @@ REPLY_SECONDS = 2.9
 CLOCK_SLACK_SECONDS = 1.0
 #: How long leaving waits for the gateway to hear of it.
 LEAVE_SECONDS = 0.3
+#: A caller waits so long for the turn, which is much longer than a round takes, before it leaves the work to others.
+TURN_SECONDS = 0.005
 #: Replies read in one round, so that a flood of them cannot keep the thread from its clock.
 MAX_REPLIES_A_ROUND = 256
 #: Posted calls made in one round, for the same reason.
@@ -87,66 +92,6 @@ _REASON_OF_STATE = {
     State.DEAD: Reason.DEAD,
     State.CLOSED: Reason.CLOSED,
 }
-
-
-class PoolUnusableError(Exception):
-    """This party cannot use the gateway's pool. ``is_lasting``: not before one side is another version."""
-
-    def __init__(self, message: str, *, is_lasting: bool) -> None:
-        super().__init__(message)
-        self.is_lasting = is_lasting
-
-
-class Half(Protocol):
-    """The half of an adapter that a link serves. Every call but ``release`` comes with the link's lock held."""
-
-    def register_message(self, party: bytes) -> Register | None:
-        """What this half says of itself. None: it has nothing to register yet, and will ``announce`` it."""
-        ...
-
-    def ping_message(self, party: bytes) -> Ping:
-        """What a heartbeat carries."""
-        ...
-
-    def prepare(self, pool: Path, pool_id: bytes) -> None:
-        """Make ready for grants in this pool, before the registration. On the link thread; no unit runs.
-
-        Raises:
-            PoolUnusableError: it cannot.
-        """
-        ...
-
-    def is_idle(self) -> bool:
-        """Whether no copy runs: the lock may be given up, a new boot registered with."""
-        ...
-
-    def settle(self, trigger: Trigger) -> None:
-        """Give up all pending work."""
-        ...
-
-    def wind_down(self, trigger: Trigger, deadline: float) -> None:
-        """Take no new work; what is granted runs on to the deadline."""
-        ...
-
-    def end_drain(self) -> None:
-        """Work is accepted again."""
-        ...
-
-    def heard_pong(self, ping: Ping, pong: Pong) -> None:
-        """A heartbeat was answered."""
-        ...
-
-    def heard_late(self, reply: Reply) -> None:
-        """A reply came whose request had been given up."""
-        ...
-
-    def tick(self, now: float) -> float:
-        """Let time pass; returns when something is due next (monotonic)."""
-        ...
-
-    def release(self) -> None:
-        """The link ends, no copy runs and none will: give everything up. Called without the lock: it may take long."""
-        ...
 
 
 class Link:
@@ -188,8 +133,9 @@ class Link:
         self._process = os.getpid()
         self._seen_state = State.CONNECTING  # as last told to those who wait
         self._has_ended = False
+        self._turn = threading.Lock()  # of the loop: whoever has it does the link thread's work
         self._is_leaving = False
-        # Of the link thread alone:
+        # Of whoever has the turn:
         self._dealer: Dealer | None = None  # while the thread runs
         self._pool = PoolWatch(run_path / "pool", self.party, heartbeat_seconds, self._complain)
         self._welcome: Welcome | None = None
@@ -248,16 +194,44 @@ class Link:
                 "which was forked from it: make a new adapter here"
             )
 
-    def post(self, call: Callable[[], None]) -> None:
-        """Let the link thread make this call soon; after the link has ended it is dropped."""
+    def post(self, call: Callable[[], None], *, is_urgent: bool = True) -> None:
+        """Let the link thread make this call soon; after the link has ended it is dropped.
+
+        One that is not urgent wakes nobody: it is made in the next round, within ``LOCK_LOOK_SECONDS``.
+        """
         with self.lock:
             if not self._has_ended:
-                self._inbox.post(call)
+                self._inbox.post(call, is_urgent=is_urgent)
 
     def wait_for(self, predicate: Callable[[], bool], timeout_seconds: float) -> bool:
         """Wait until the predicate holds, asking again at each change. Returns whether it does."""
         with self.changed:
             return self.changed.wait_for(predicate, max(0.0, timeout_seconds))
+
+    @contextmanager
+    def turn(self, timeout_seconds: float) -> Iterator[Callable[[Callable[[], bool], float], bool]]:
+        """Take the link's turn, if it is to be had, and give what waits best now: its arguments are ``wait_for``'s.
+
+        With the turn it waits by doing what the link thread does, else as ``wait_for``. Whoever has the turn must not
+        linger with it outside of that: nobody else hears of anything.
+        """
+        if not self._turn.acquire(timeout=max(0.0, min(timeout_seconds, TURN_SECONDS))):
+            yield self.wait_for
+            return
+        try:
+            dealer = self._dealer
+            if dealer is None or self._has_ended:
+                yield self.wait_for
+                return
+            self._inbox.wake()
+            with dealer.lent():
+                if not self._inbox.is_empty:
+                    self._round(dealer)  # what was not urgent: the gateway is done with it when the caller asks
+                yield partial(self._work_until, dealer)
+            if not self._inbox.may_sleep() or dealer.has_input():
+                self._inbox.ring()
+        finally:
+            self._turn.release()
 
     def wait_healthy(self, timeout_seconds: float) -> bool:
         """Wait until work is accepted. Returns at once when the adapter is closed."""
@@ -315,18 +289,41 @@ class Link:
             self._send(message, self._liveness.boot, time.monotonic() + REPLY_SECONDS, _ignore)
 
     def _run(self) -> None:
-        self._dealer = dealer = Dealer(self._socket_path, self._inbox.bell)
-        wake_at = time.monotonic()
+        dealer = Dealer(self._socket_path, self._inbox.bell)
+        with self._turn:
+            self._dealer = dealer
+            wake_at = self._round(dealer)
         while not self._may_end():
-            try:
-                dealer.poll(wake_at)
-                self._receive()
-                self._make_posted_calls()
-                wake_at = self._tick(time.monotonic())
-            except Exception:  # noqa: BLE001 - a fault of ours must not end the thread on which all clean-up depends
-                wake_at = time.monotonic() + LOCK_LOOK_SECONDS
-                self._log.exception("link_failed", reason="in one round; it goes on")
-        self._leave(dealer)
+            dealer.sleep(wake_at)
+            with self._turn:
+                wake_at = self._round(dealer)
+        with self._turn:
+            self._leave(dealer)
+
+    def _work_until(self, dealer: Dealer, predicate: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Do the link thread's work until the predicate holds, so long at most. Returns whether it does."""
+        deadline = time.monotonic() + timeout_seconds
+        with self.lock:
+            is_done = predicate()
+        while not is_done and time.monotonic() < deadline:
+            wake_at = self._round(dealer)
+            with self.lock:
+                is_done = predicate()
+            if not is_done:
+                dealer.wait(min(wake_at, deadline))
+        return is_done
+
+    def _round(self, dealer: Dealer) -> float:
+        """One turn of the loop. Returns until when to sleep before the next (monotonic)."""
+        self._inbox.wake()
+        try:
+            self._receive()
+            self._make_posted_calls()
+            wake_at = self._tick(time.monotonic())
+            return wake_at if self._inbox.may_sleep() and not dealer.has_input() else 0.0
+        except Exception:  # noqa: BLE001 - a fault of ours must not end the thread on which all clean-up depends
+            self._log.exception("link_failed", reason="in one round; it goes on")
+            return time.monotonic() + LOCK_LOOK_SECONDS
 
     def _tick(self, now: float) -> float:
         with self.lock:
@@ -590,9 +587,9 @@ class Link:
         self._say_ping()  # what ended since the last heartbeat is told, and counted, too
         self._send(Unregister(number=0, party=self.party), self._liveness.boot, deadline, lambda _: heard.set())
         while not heard.is_set() and time.monotonic() < deadline:
-            dealer.poll(min(deadline, time.monotonic() + LOCK_LOOK_SECONDS))
-            self._receive()
-            self._make_posted_calls()
+            wake_at = self._round(dealer)
+            if not heard.is_set():
+                dealer.wait(min(wake_at, deadline))
 
 
 def _mismatch(welcome: Welcome, said_at: float, now: float) -> str:

@@ -62,9 +62,10 @@ class Prompts:
         extra = extra_of_chunks(extra_keys, num_chunks)
         root = root_key(cache_salt, self._nonce)
         prompt = self._prompts.get(request_id)
-        ids, tokens = _encoded(prompt, token_ids)  # the last step that may fail: it extends the kept prompt in place
+        # The last step that may fail: it extends the kept prompt in place.
+        ids, tokens, extends = _encoded(prompt, token_ids)
         self.forget(request_id)
-        known = self._known_chunks(prompt, root, tokens, extra)
+        known = self._known_chunks(prompt, root, tokens, extra, extends=extends)
         keys = prompt.keys[:known] if prompt is not None else []
         parent = keys[-1] if keys else root
         new_extra = None if extra_keys is None else extra[known:]
@@ -84,14 +85,19 @@ class Prompts:
         self._prompts.clear()
         self._kept_bytes = 0
 
-    def _known_chunks(self, prompt: _Prompt | None, root: bytes, tokens: bytes, extra: tuple[bytes | None, ...]) -> int:
-        """How many leading chunks are those of the kept prompt: all of the shorter one, or none."""
+    def _known_chunks(
+        self, prompt: _Prompt | None, root: bytes, tokens: bytes, extra: tuple[bytes | None, ...], *, extends: bool
+    ) -> int:
+        """How many leading chunks are those of the kept prompt: all of the shorter one, or none.
+
+        ``extends``: the tokens are known to begin with the kept ones.
+        """
         if prompt is None or prompt.root != root:
             return 0
         num_chunks = min(len(prompt.keys), len(extra))
         same_extra = prompt.extra_keys[:num_chunks] == extra[:num_chunks]
         end = 4 * self._chunk_tokens * num_chunks
-        same_tokens = tokens.startswith(prompt.tokens[:end])
+        same_tokens = extends or tokens.startswith(prompt.tokens[:end])
         return num_chunks if same_extra and same_tokens else 0
 
     def _keep(self, request_id: str, prompt: _Prompt) -> None:
@@ -103,20 +109,20 @@ class Prompts:
             self.forget(oldest)
 
 
-def _encoded(prompt: _Prompt | None, token_ids: Sequence[int]) -> tuple[list[int], bytes]:
-    """The ids, to be kept where they are a list, and their bytes. All ids are checked.
+def _encoded(prompt: _Prompt | None, token_ids: Sequence[int]) -> tuple[list[int], bytes, bool]:
+    """The ids, to be kept where they are a list; their bytes; whether they extend the kept prompt. All are checked.
 
     Raises:
         ValueError: a token id is out of range; the prompt is as it was.
     """
     if not isinstance(token_ids, list):
-        return [], token_bytes(token_ids)
+        return [], token_bytes(token_ids), False
     if prompt is not None and prompt.token_ids:
         ids, known = prompt.token_ids, len(prompt.token_ids)
         new = token_ids[known:]
         new_bytes = token_bytes(new)
         ids += new  # so that whole lists are compared: a slice as long as the prompt would cost more than comparing
         if ids == token_ids:
-            return ids, prompt.tokens + new_bytes
+            return ids, prompt.tokens + new_bytes, True
         del ids[known:]
-    return token_ids.copy(), token_bytes(token_ids)
+    return token_ids.copy(), token_bytes(token_ids), False

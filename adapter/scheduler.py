@@ -162,7 +162,8 @@ class SchedulerAdapter:
     def wait_lookup_result(self, request_id: str, timeout_seconds: float) -> int | Pending:
         """As ``check_lookup_result``, but waits so long at most for the answer. The lookup's own deadline stays."""
         self._link.check_process()
-        self._link.wait_for(lambda: self._check(request_id) is not Pending.PENDING, timeout_seconds)
+        with self._link.turn(timeout_seconds) as wait_for:
+            wait_for(lambda: self._check(request_id) is not Pending.PENDING, timeout_seconds)
         return self.check_lookup_result(request_id)
 
     def lookup(
@@ -179,8 +180,9 @@ class SchedulerAdapter:
         """
         self._link.check_process()
         seconds = self._config.lookup_timeout_seconds if timeout_seconds is None else timeout_seconds
-        self._begin(request_id, token_ids, cache_salt, extra_keys, seconds)
-        self._link.wait_for(lambda: self._check(request_id) is not Pending.PENDING, seconds)
+        with self._link.turn(seconds) as wait_for:
+            self._begin(request_id, token_ids, cache_salt, extra_keys, seconds)
+            wait_for(lambda: self._check(request_id) is not Pending.PENDING, seconds)
         with self._link.lock:
             found = self._check(request_id)
             return 0 if found is Pending.PENDING else found
@@ -354,8 +356,8 @@ class SchedulerAdapter:
                 self._end_sessions(ended)
                 return
             lookup, ended = self._lookups.begin(request_id, keys, now + timeout_seconds, now)
-            self._end_sessions(ended)
             self._link.post(partial(self._ask, request_id, lookup))
+            self._end_sessions(ended)
 
     def _release(self, request_id: str, first: int, last: int) -> int:
         """Give chunks [first, last) of a promise back. Returns how many they were."""
@@ -365,10 +367,9 @@ class SchedulerAdapter:
         session, num_chunks, is_empty = released
         party = self._link.party
         if is_empty:
-            self._link.post(partial(self._link.tell, EndSession(number=0, party=party, session=session)))
+            self._tell(EndSession(number=0, party=party, session=session))
         else:
-            message = Release(number=0, party=party, session=session, start=first, end=last)
-            self._link.post(partial(self._link.tell, message))
+            self._tell(Release(number=0, party=party, session=session, start=first, end=last))
         return num_chunks
 
     def _check(self, request_id: str) -> int | Pending:
@@ -379,8 +380,11 @@ class SchedulerAdapter:
 
     def _end_sessions(self, sessions: Iterable[int]) -> None:
         for session in sessions:
-            message = EndSession(number=0, party=self._link.party, session=session)
-            self._link.post(partial(self._link.tell, message))
+            self._tell(EndSession(number=0, party=self._link.party, session=session))
+
+    def _tell(self, message: EndSession | Release) -> None:
+        """Give something back: nobody waits for it, so the link thread is not woken for it."""
+        self._link.post(partial(self._link.tell, message), is_urgent=False)
 
     def _ask(self, request_id: str, lookup: Lookup) -> None:
         message = LookupRequest(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from adapter.actions import Unit
 from adapter.geometry import Geometry, Tensor
-from adapter.link import PoolUnusableError
+from adapter.half import PoolUnusableError
 from adapter.transfer.chunks import CopyUnit
 from adapter.transfer.prefault import Prefault
 from gateway.device.copy import ChunkCopier, Region

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from adapter import AdapterConfig, CacheIdentity, Geometry, Pending, SchedulerAdapter, State
 from adapter.geometry import LayerGeometry
-from gateway.wire.codes import ErrorCode
+from gateway.wire.codes import ErrorCode, Health
 from gateway.wire.messages import EndSession, Error, Found, Lookup, Ping, Release
 from tests.adapter.scripted import ScriptedGateway
 from tests.support.daemon import REPOSITORY, Daemon
@@ -311,3 +312,50 @@ def test_the_snapshot_of_a_scheduler_half(scripted: ScriptedGateway) -> None:
         snapshot = scheduler.snapshot()
         assert (snapshot.state, snapshot.boot_id) == (State.HEALTHY, scripted.boot.hex())
         assert (snapshot.pending_stores, snapshot.operations) == (0, ())
+
+
+def test_heartbeats_go_on_while_a_caller_waits_for_its_answer(scripted: ScriptedGateway) -> None:
+    """Who waits in a lookup does the link thread's work: all of it."""
+    scripted.answers[Lookup] = lambda _: None
+    with Half(scripted.run_dir) as scheduler:
+        before = sum(isinstance(request, Ping) for request in scripted.received)
+        assert scheduler.lookup("r", tokens(2), timeout_seconds=1.0) == 0
+        assert sum(isinstance(request, Ping) for request in scripted.received) >= before + 5
+        assert scheduler.state is State.HEALTHY
+
+
+def test_lookups_on_two_threads_wait_at_the_same_time(scripted: ScriptedGateway) -> None:
+    """One of them has the link's turn; the other is answered no later for it."""
+    both_asked = threading.Barrier(2)
+    scripted.answers[Lookup] = lambda _: None
+    found: dict[str, int] = {}
+
+    with Half(scripted.run_dir) as scheduler:
+
+        def look_up(request: str) -> None:
+            both_asked.wait(5)
+            found[request] = scheduler.lookup(request, tokens(2), timeout_seconds=20)
+
+        threads = [threading.Thread(target=look_up, args=(request,)) for request in ("a", "b")]
+        for thread in threads:
+            thread.start()
+        until(lambda: sum(isinstance(one, Lookup) for one in scripted.received) == 2, what="both lookups")
+        scripted.health = Health.UNHEALTHY  # neither is answered: a heartbeat ends both
+        for thread in threads:
+            thread.join(5)
+        assert found == {"a": 0, "b": 0}
+
+
+def test_who_has_the_turn_does_the_link_threads_work(scripted: ScriptedGateway) -> None:
+    """A lookup is sent and its answer read on the thread that waits for it: two changes of thread less."""
+    with Half(scripted.run_dir) as scheduler:
+        link = scheduler._link
+
+        def worked_here() -> bool:
+            workers: list[int] = []
+            with link.turn(5) as wait_for:
+                link.post(lambda: workers.append(threading.get_ident()))
+                assert wait_for(lambda: bool(workers), 5)
+            return workers == [threading.get_ident()]
+
+        until(worked_here, what="the turn, which the link thread may just have")  # it has it for a moment each 50 ms

@@ -248,7 +248,7 @@ class Daemon:
             stop_deadline_seconds=settings.stop_deadline_seconds,
         )
         self._core = Core(core_config, boot=self.boot, now=now, wall=wall)
-        recovered = self._core.open_pool(writer.facts(), writer.records(), writer.namespaces(), now)
+        recovered = self._core.open_pool(writer.facts(), writer.found(), writer.namespaces(), now)
         writer.apply(self._core.take_effects())
         self._progress = StartProgress(recovered_chunks=recovered)
 

@@ -5,8 +5,12 @@ Owns: the translation, both ways. Must not know: when either happens. Runs on th
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from gateway.core.types import (
+    FOUND_SLOT,
     Effect,
+    FoundSlots,
     FreeHeader,
     NamespaceRecord,
     PoolFacts,
@@ -17,6 +21,9 @@ from gateway.core.types import (
 )
 from gateway.pool.file import PoolFile
 from gateway.pool.format import NamespaceEntry, SlotHeader, SlotState
+
+#: Fields of a found slot that stand in its header under the same name.
+_SAME = [name for name in FOUND_SLOT.names or () if name not in {"slot", "is_ready"}]
 
 
 class PoolWriter:
@@ -52,9 +59,15 @@ class PoolWriter:
             min_slot_bytes=pool.min_slot_bytes,
         )
 
-    def records(self) -> list[SlotRecord]:
+    def found(self) -> FoundSlots:
         """Every slot the scan of a start found READY or WRITING."""
-        return [_record(header) for header in self._pool.scan()]
+        scan = self._pool.scan()
+        found = np.empty(len(scan.slots), FOUND_SLOT)
+        found["slot"] = scan.slots
+        found["is_ready"] = scan.rows["state"] == SlotState.READY
+        for name in _SAME:
+            found[name] = scan.rows[name]
+        return found
 
     def namespaces(self) -> list[NamespaceRecord]:
         """Every namespace the file remembers."""
@@ -79,23 +92,6 @@ class PoolWriter:
             generation=record.generation,
             clear_epoch=record.clear_epoch,
         )
-
-
-def _record(header: SlotHeader) -> SlotRecord:
-    # Once for every chunk of the pool at a start: by position is twice as fast as by name.
-    return SlotRecord(
-        header.slot,
-        header.state is SlotState.READY,
-        header.owner,
-        header.namespace,
-        header.key,
-        header.shard,
-        header.depth,
-        header.extent,
-        header.payload_bytes,
-        header.generation,
-        header.clear_epoch,
-    )
 
 
 def _entry(record: NamespaceRecord) -> NamespaceEntry:

@@ -11,12 +11,13 @@ without its prefix could never be hit.
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
+
+import numpy as np
 
 from gateway.core.index import Group, Index
 from gateway.core.policy.order import NO_SLOT
 from gateway.core.slots import NO_GROUP, SizeClass, Slots, SlotState
-from gateway.core.types import Counts, SlotRecord, WriteHeader
+from gateway.core.types import Counts, Numbers, SlotRecord, WriteHeader
 from gateway.wire.codes import EvictionReason
 
 MAX_EVICTED_KEYS = 16384
@@ -47,23 +48,18 @@ class Chunks:
         slots.orders[slot // slots.places_per_slab].add(slot, writing.key)
         group.slots[writing.key] = slot
 
-    def recover(self, records: Sequence[SlotRecord], now: float) -> None:
-        """Take in READY chunks from the pool file, newest first; their slots are adopted, their keys are indexed.
+    def recover(self, newest_first: Numbers, extents: Numbers, depths: Numbers) -> None:
+        """READY chunks from the pool file may be evicted; their slots are filled, their keys indexed.
 
         When they were last used is not known. The deepest go first, so that every prefix outlives its suffix; of one
         depth the oldest.
         """
         slots = self.slots
-        for group in self.index.groups.values():
-            for key, slot in group.slots.items():
-                slots.keys[slot] = key
-                slots.groups[slot] = group.number
-                slots.used[slot] = now
-        oldest_first = records[::-1]
-        coldest_first = sorted(oldest_first, key=attrgetter("depth"), reverse=True)
+        coldest_first = len(depths) - 1 - np.argsort(-depths[::-1], kind="stable")
+        ordered, ordered_extents = newest_first[coldest_first], extents[coldest_first]
         for extent, size in slots.sizes.items():
-            size.evictable.adopt([record.slot for record in coldest_first if record.extent == extent])
-        self._has_recovered = bool(records)
+            size.evictable.adopt(ordered[ordered_extents == extent].tolist())
+        self._has_recovered = len(newest_first) > 0
 
     # -- find and hold
 

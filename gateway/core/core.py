@@ -35,6 +35,7 @@ from gateway.core.types import (
     DrainRecord,
     Effect,
     Found,
+    FoundSlots,
     NamespaceRecord,
     PartySpec,
     PartyState,
@@ -43,7 +44,6 @@ from gateway.core.types import (
     ReadGrant,
     Refusal,
     ReserveGrant,
-    SlotRecord,
 )
 from gateway.wire.codes import ErrorCode, Lifecycle, Role
 
@@ -83,9 +83,7 @@ class Core:
 
     # -- start and stop
 
-    def open_pool(
-        self, facts: PoolFacts, records: Iterable[SlotRecord], namespaces: Iterable[NamespaceRecord], now: float
-    ) -> int:
+    def open_pool(self, facts: PoolFacts, found: FoundSlots, namespaces: Iterable[NamespaceRecord], now: float) -> int:
         """Take the pool as the scan found it; returns READY chunks recovered.
 
         WRITING slots are quarantined under their owner. A record that contradicts the pool or an earlier one is freed.
@@ -96,7 +94,7 @@ class Core:
         if self.state is not Lifecycle.STARTING:
             raise IllegalStep(self.state, Event.INIT_DONE)
         self._build(facts)
-        return recover(self._chunks, self._reservations, records, namespaces, now)
+        return recover(self._chunks, self._reservations, found, namespaces, now)
 
     def init_done(self, now: float) -> None:  # noqa: ARG002 - every step has the time
         """The pool is there: starting becomes ready.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from gateway.core.policy.choice import new_order
 from gateway.core.policy.order import NO_SLOT, EvictionOrder
-from gateway.core.types import Effect, FreeHeader, PoolFacts, SlotRecord
+from gateway.core.types import Effect, FreeHeader, Numbers, PoolFacts, SlotRecord
 
 GENERATION_COUNTER_BITS = 40  # a generation is boot_epoch << 40 | counter
 NO_GROUP = -1
@@ -83,7 +83,8 @@ class Slots:
         self.states = self._states.data  # SlotState
         self.generations = self._generations.data
         self.pins = self._pins.data  # leases that hold a READY slot
-        self.groups = np.zeros(num_places, np.int32).data  # Group.number while READY; NO_GROUP once out of the index
+        self._groups = np.zeros(num_places, np.int32)
+        self.groups = self._groups.data  # Group.number while READY; NO_GROUP once out of the index
         self.used = cast("memoryview[float]", self._used.data)  # monotonic time of a READY slot's last use
         self.keys: list[bytes] = [b""] * num_places  # the very object the index has: no second copy
         self.parents: list[bytes] = [b""] * num_places  # key of the chunk before; empty where it is not known
@@ -165,18 +166,19 @@ class Slots:
 
     # -- from the pool file
 
-    def size_found(self, record: SlotRecord) -> SizeClass | None:
+    def size_found(self, payload_bytes: int, extent: int) -> SizeClass | None:
         """The size class of a header found in the pool file, if its sizes can be those of a slot of this pool."""
-        if not 0 < record.payload_bytes <= record.extent <= self.facts.slab_bytes:
+        if not 0 < payload_bytes <= extent <= self.facts.slab_bytes:
             return None
-        size = self.size_for(record.payload_bytes)
-        return size if size.extent == record.extent else None
+        size = self.size_for(payload_bytes)
+        return size if size.extent == extent else None
 
-    def adopt(self, slot: int, size: SizeClass, state: SlotState) -> bool:
+    def adopt(self, record: SlotRecord, size: SizeClass, state: SlotState) -> bool:
         """Take over a slot from the pool file, unless it lies outside or beside slots of another size.
 
         ``close_adoption`` must follow before anything else is asked.
         """
+        slot = record.slot
         number, place = divmod(slot, self.places_per_slab)
         if not (0 <= number < len(self._slabs) and place < size.slots_per_slab) or self.states[slot]:
             return False
@@ -187,12 +189,37 @@ class Slots:
             del self._free_slabs[number]
             self._give_size(number, size)
         self.states[slot] = state
+        self.generations[slot] = record.generation
         return True
 
-    def close_adoption(self, records: Sequence[SlotRecord]) -> None:
-        """These were adopted and no more will be: fill their columns, find what is free in their slabs."""
-        adopted = np.fromiter((record.slot for record in records), np.int64, len(records))
-        self._generations[adopted] = np.fromiter((record.generation for record in records), np.int64, len(records))
+    def adopt_ready(self, slots: Numbers, extents: Numbers, generations: Numbers) -> npt.NDArray[np.bool_]:
+        """As ``adopt``, for many READY slots of known sizes. Of those that contradict each other the first is taken.
+
+        Returns:
+            Which were adopted.
+        """
+        is_adopted = (slots >= 0) & (slots < len(self._states))
+        is_adopted[is_adopted] &= self._states[slots[is_adopted]] == SlotState.FREE
+        numbers, places = np.divmod(slots, self.places_per_slab)
+        for size in self.sizes.values():
+            is_adopted &= (extents != size.extent) | (places < size.slots_per_slab)
+        chosen = np.flatnonzero(is_adopted)
+        chosen = chosen[np.sort(np.unique(slots[chosen], return_index=True)[1])]
+        claimed, first = np.unique(numbers[chosen], return_index=True)
+        for number, extent in zip(claimed.tolist(), extents[chosen[first]].tolist(), strict=True):
+            if self._slabs[number].size is None:
+                del self._free_slabs[number]
+                self._give_size(number, self.sizes[extent])
+        slab_extents = np.fromiter((slab.size.extent if slab.size else 0 for slab in self._slabs), np.int64)
+        chosen = chosen[slab_extents[numbers[chosen]] == extents[chosen]]
+        self._states[slots[chosen]] = SlotState.READY
+        self._generations[slots[chosen]] = generations[chosen]
+        is_adopted[:] = False
+        is_adopted[chosen] = True
+        return is_adopted
+
+    def close_adoption(self) -> None:
+        """No more will be adopted: find what is free in the slabs."""
         for size in self.sizes.values():
             for number in size.slabs:
                 first = number * self.places_per_slab
@@ -202,6 +229,13 @@ class Slots:
                 slab.freed = dict.fromkeys((np.flatnonzero(states[: slab.unused] == SlotState.FREE) + first).tolist())
                 if not slab.freed and slab.unused == size.slots_per_slab:
                     del size.open_slabs[number]
+
+    def fill(self, slots: Numbers, keys: Sequence[bytes], group: int, now: float) -> None:
+        """What lies in adopted READY slots, and that they are used now."""
+        self._groups[slots] = group
+        self._used[slots] = now
+        for slot, key in zip(slots.tolist(), keys, strict=True):
+            self.keys[slot] = key
 
     # -- inside
 

@@ -5,7 +5,10 @@ files, sockets, clocks. Pure.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from gateway.wire.codes import (
     CommitStatus,
@@ -69,7 +72,7 @@ class PoolFacts:
 
 
 class SlotRecord(NamedTuple):
-    """One slot header: READY, or WRITING (``is_ready`` False). A tuple: a warm start makes one for every chunk."""
+    """One slot header: READY, or WRITING (``is_ready`` False)."""
 
     slot: int
     is_ready: bool
@@ -82,6 +85,27 @@ class SlotRecord(NamedTuple):
     payload_bytes: int
     generation: int
     clear_epoch: int
+
+
+#: The fields of ``SlotRecord``, in its order: a warm start has one row for every chunk of the pool.
+FOUND_SLOT = np.dtype(
+    [
+        ("slot", np.int64),
+        ("is_ready", np.bool_),
+        ("owner", "V16"),
+        ("namespace", "V16"),
+        ("key", "V32"),
+        ("shard", np.int64),
+        ("depth", np.int64),
+        ("extent", np.int64),
+        ("payload_bytes", np.int64),
+        ("generation", np.int64),
+        ("clear_epoch", np.int64),
+    ]
+)
+Numbers = npt.NDArray[np.int64]
+#: ``[num_slots]`` of ``FOUND_SLOT``.
+FoundSlots = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from gateway.pool.format import (
     encode_slot,
     page_offset,
 )
-from gateway.pool.scan import scan_headers
+from gateway.pool.scan import FoundHeaders, scan_headers
 
 _DISCARD_BYTES = 128 << 20  # of memory freed on the loop's thread in one go
 
@@ -186,7 +186,7 @@ class PoolFile:
         """Memory that the file occupies now."""
         return memory.allocated_bytes(self._fd)
 
-    def scan(self) -> list[SlotHeader]:
+    def scan(self) -> FoundHeaders:
         """The WRITING and READY slots that an earlier daemon left, in slot order; all others are free afterwards.
 
         Once, before anything is granted. What was dropped, and why, stands in ``notes``.
@@ -208,7 +208,7 @@ class PoolFile:
                 self.free_slot(slot)
             if slots:
                 self.notes.append(f"{len(slots)} slots are freed: they {why}")
-        return scan.headers
+        return scan.found
 
     def write_slot(self, header: SlotHeader) -> None:
         """Write the header of one slot.

@@ -47,6 +47,7 @@ _ROW = np.dtype(
         ("padding", "V4"),
     ]
 )
+_STATES = (SlotState.FREE, SlotState.WRITING, SlotState.READY)
 # The fields of SlotHeader after slot and state, in its order.
 _COPIED = (
     *("owner", "namespace", "key", "shard", "depth"),
@@ -55,10 +56,23 @@ _COPIED = (
 
 
 @dataclass(frozen=True)
+class FoundHeaders:
+    """Headers in columns: there may be a hundred thousand. ``rows[i]`` is that of the slot ``slots[i]``, ascending."""
+
+    slots: Numbers
+    rows: Rows  # of the slot header's fields
+
+    def headers(self) -> list[SlotHeader]:
+        """The same, one by one."""
+        states = [_STATES[state] for state in self.rows["state"].tolist()]
+        return list(map(SlotHeader, self.slots.tolist(), states, *(self.rows[name].tolist() for name in _COPIED)))
+
+
+@dataclass(frozen=True)
 class Scan:
     """Result of ``scan_headers``: what stands, and what must be written as free."""
 
-    headers: list[SlotHeader]
+    found: FoundHeaders
     torn: list[int]  # checksum or arithmetic does not hold
     stale: list[int]  # READY, but cleared
     conflicting: list[int]  # disagree with their slab on its extent
@@ -86,7 +100,7 @@ def scan_headers(
     rows, used, stale = _split(rows, used, _is_not_cleared(rows, clear_epoch, namespace_epochs))
     rows, used, conflicting = _split(rows, used, _agree_on_extent(rows, used // layout.slots_per_slab))
     rows, used, repeated = _split(rows, used, _is_latest_of_its_key(rows))
-    return Scan(_headers(rows, used), torn, stale, conflicting, repeated)
+    return Scan(FoundHeaders(used, rows), torn, stale, conflicting, repeated)
 
 
 def _split(rows: Rows, used: Numbers, keep: Mask) -> tuple[Rows, Numbers, list[int]]:
@@ -170,9 +184,3 @@ def _is_latest_of_its_key(rows: Rows) -> Mask:
         same.sort(key=lambda row: int(rows["generation"][row]))
         keep[same[:-1]] = False
     return keep
-
-
-def _headers(rows: Rows, used: Numbers) -> list[SlotHeader]:
-    states = [SlotState.FREE, SlotState.WRITING, SlotState.READY]
-    columns = [rows[name].tolist() for name in _COPIED]
-    return list(map(SlotHeader, used.tolist(), [states[state] for state in rows["state"].tolist()], *columns))

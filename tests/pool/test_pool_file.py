@@ -34,7 +34,7 @@ def test_a_new_pool_is_empty_locked_and_of_its_size(pool: PoolFile, path: Path) 
     assert (pool.num_slabs, pool.slab_bytes, pool.slots_per_slab, pool.min_slot_bytes) == (4, 65536, 16, 4096)
     assert (pool.data_bytes, pool.boot_epoch, pool.clear_epoch, pool.notes) == (4 * SLAB_BYTES, 1, 0, [])
     assert len(pool.pool_id) == 16
-    assert pool.scan() == []
+    assert pool.scan().headers() == []
     assert pool.namespaces() == []
     observer = LockObserver.open(path)
     assert observer.is_held(daemon_offset())
@@ -85,7 +85,7 @@ def test_a_warm_start_finds_what_was_written_under_a_new_boot_epoch(path: Path) 
     for boot_epoch in (2, 3):
         pool = open_pool(path)
         assert (pool.pool_id, pool.boot_epoch, pool.clear_epoch) == (pool_id, boot_epoch, 1)
-        assert pool.scan() == written
+        assert pool.scan().headers() == written
         assert pool.namespaces() == [entry]
         assert pool.notes == []
         pool.close()
@@ -106,9 +106,9 @@ def test_the_scan_frees_what_it_drops_and_says_why(path: Path) -> None:
         file.seek(LAYOUT.header_offset(40) + 30)
         file.write(b"\xff")
     pool = open_pool(path)
-    assert [found.slot for found in pool.scan()] == [2]
+    assert [found.slot for found in pool.scan().headers()] == [2]
     assert [note.split(" slots are freed: ")[0] for note in pool.notes] == ["1", "3", "1"], pool.notes
-    assert [found.slot for found in pool.scan()] == [2]
+    assert [found.slot for found in pool.scan().headers()] == [2]
     assert len(pool.notes) == 3, "a second look finds them free"
     pool.close()
 
@@ -120,7 +120,7 @@ def test_a_header_that_does_not_fit_is_never_written(pool: PoolFile) -> None:
     for slot in (-1, LAYOUT.num_slots):
         with pytest.raises(IndexError):
             pool.free_slot(slot)
-    assert pool.scan() == []
+    assert pool.scan().headers() == []
 
 
 def test_namespaces_are_updated_in_place_and_the_oldest_is_forgotten_when_full(path: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_unfit_file_is_set_aside_whole_and_removed_when_nobody_uses_it(path: 
     assert why in pool.notes[0]
     assert aside.name in pool.notes[0]
     assert pool.boot_epoch == 1
-    assert pool.scan() == []
+    assert pool.scan().headers() == []
     observer = LockObserver.open(path)
     assert observer.is_held(daemon_offset())
     observer.close()
@@ -326,7 +326,7 @@ def test_a_daemon_killed_while_it_set_the_file_aside_leaves_it_in_use(path: Path
     pool.write_slot(header(2))
     assert pool.discard_set_aside() == 0
     assert names(path) == ["pool"]
-    assert pool.scan() == [header(2)]
+    assert pool.scan().headers() == [header(2)]
     pool.close()
 
 

@@ -28,30 +28,34 @@ def scan(
     return scan_headers(region(*records), LAYOUT, clear_epoch, epochs or {})
 
 
+def parts(scan: Scan) -> tuple[list[SlotHeader], list[int], list[int], list[int], list[int]]:
+    return scan.found.headers(), scan.torn, scan.stale, scan.conflicting, scan.repeated
+
+
 def test_an_empty_pool_has_nothing() -> None:
-    assert scan() == Scan([], [], [], [], [])
+    assert parts(scan()) == ([], [], [], [], [])
 
 
 def test_ready_and_writing_come_back_in_slot_order_with_every_field() -> None:
     found = [header(40, shard=3, depth=9, clear_epoch=2), header(2, state=WRITING), header(63)]
-    assert scan(*found) == Scan(sorted(found, key=lambda h: h.slot), [], [], [], [])
+    assert parts(scan(*found)) == (sorted(found, key=lambda h: h.slot), [], [], [], [])
 
 
 def test_a_full_pool_comes_back() -> None:
     found = [header(slot) for slot in range(LAYOUT.num_slots)]
-    assert scan(*found).headers == found
+    assert scan(*found).found.headers() == found
 
 
 @pytest.mark.parametrize("place", range(124))
 def test_a_damaged_header_is_torn(place: int) -> None:
     damaged = bytearray(encode_slot(header(7)))
     damaged[place] ^= 0xFF
-    assert scan(header(6), (7, bytes(damaged)), header(8)) == Scan([header(6), header(8)], [7], [], [], [])
+    assert parts(scan(header(6), (7, bytes(damaged)), header(8))) == ([header(6), header(8)], [7], [], [], [])
 
 
 def test_a_good_header_in_a_wrong_place_is_torn() -> None:
     result = scan((3, encode_slot(header(4))), (20, b"\x01"), header(0))
-    assert (result.headers, result.torn) == ([header(0)], [3, 20])
+    assert (result.found.headers(), result.torn) == ([header(0)], [3, 20])
 
 
 @pytest.mark.parametrize(
@@ -74,22 +78,22 @@ def test_cleared_chunks_do_not_come_back_but_reservations_do() -> None:
     old, new = header(1, clear_epoch=4), header(2, clear_epoch=5)
     writing = header(3, clear_epoch=4, state=WRITING)
     result = scan(old, new, writing, clear_epoch=5, epochs={NAMESPACE: 5})
-    assert (result.headers, result.stale) == ([new, writing], [1])
+    assert (result.found.headers(), result.stale) == ([new, writing], [1])
 
 
 def test_a_clear_of_one_namespace_leaves_the_others() -> None:
     kept, cleared = header(1, namespace=b"k" * 16), header(2, namespace=b"c" * 16)
     forgotten = header(3, namespace=b"f" * 16)
     result = scan(kept, cleared, forgotten, clear_epoch=5, epochs={b"k" * 16: 0, b"c" * 16: 5})
-    assert (result.headers, result.stale) == ([kept], [2, 3])
-    assert scan(kept, cleared, forgotten, clear_epoch=0).headers == [kept, cleared, forgotten]
+    assert (result.found.headers(), result.stale) == ([kept], [2, 3])
+    assert scan(kept, cleared, forgotten, clear_epoch=0).found.headers() == [kept, cleared, forgotten]
 
 
 def test_members_of_an_overlap_are_all_dropped_and_other_slabs_stay() -> None:
     small, large = header(2), header(1, extent=2 * SLOT_BYTES)
     assert small.offset == large.offset
     result = scan(header(17), small, large, header(33, extent=4 * SLOT_BYTES))
-    assert (result.headers, result.conflicting) == ([header(17), header(33, extent=4 * SLOT_BYTES)], [1, 2])
+    assert (result.found.headers(), result.conflicting) == ([header(17), header(33, extent=4 * SLOT_BYTES)], [1, 2])
 
 
 def test_where_a_slab_disagrees_the_newest_writer_stays_quarantined() -> None:
@@ -98,14 +102,14 @@ def test_where_a_slab_disagrees_the_newest_writer_stays_quarantined() -> None:
     other = header(0, extent=2 * SLOT_BYTES, state=WRITING, generation=70)
     ready = header(3, extent=2 * SLOT_BYTES, generation=99)
     result = scan(writing, same, other, ready)
-    assert (result.headers, result.conflicting) == ([writing, same], [0, 3])
+    assert (result.found.headers(), result.conflicting) == ([writing, same], [0, 3])
 
 
 def test_a_stale_header_is_no_reason_to_drop_its_slab() -> None:
     stale = header(2, extent=2 * SLOT_BYTES, clear_epoch=0)
     fresh = header(3, clear_epoch=1)
     result = scan(stale, fresh, clear_epoch=1, epochs={NAMESPACE: 1})
-    assert (result.headers, result.stale, result.conflicting) == ([fresh], [2], [])
+    assert (result.found.headers(), result.stale, result.conflicting) == ([fresh], [2], [])
 
 
 def test_of_two_ready_slots_of_one_key_the_higher_generation_stays() -> None:
@@ -117,7 +121,7 @@ def test_of_two_ready_slots_of_one_key_the_higher_generation_stays() -> None:
         header(8, key=key(1)[:-1] + b"\2"),
     ]
     result = scan(*same, *apart)
-    assert (result.headers, result.repeated) == (sorted([same[1], *apart], key=lambda h: h.slot), [4, 50])
+    assert (result.found.headers(), result.repeated) == (sorted([same[1], *apart], key=lambda h: h.slot), [4, 50])
 
 
 def test_keys_that_share_words_are_told_apart() -> None:
@@ -190,4 +194,4 @@ def test_the_scan_follows_the_rules(chosen: dict[int, tuple], page_epoch: int, n
             latest[name] = found
     kept = [f for f in standing if not f.is_ready or latest[f.namespace, f.shard, f.key] is f]
     repeated = [f.slot for f in standing if f not in kept]
-    assert result == Scan(kept, torn, stale, sorted(conflicting), repeated)
+    assert parts(result) == (kept, torn, stale, sorted(conflicting), repeated)

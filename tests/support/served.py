@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+from gateway.switchboard import Switchboard
 
 from gateway.audit import AuditLog
 from gateway.core.core import Core
@@ -18,7 +19,6 @@ from gateway.pool.mapping import PoolMapping
 from gateway.pool_writer import PoolWriter
 from gateway.service import Service
 from gateway.snapshot import SnapshotSource, StartProgress
-from gateway.switchboard import Switchboard
 from gateway.traffic import Traffic
 from gateway.wire import codec
 from gateway.wire.codes import ErrorCode, SwitchMode, TransferMode
@@ -37,7 +37,7 @@ class Served:
         self.locks = LockObserver.open(self.pool.path)
         self.core = Core(CoreConfig(), boot=BOOT, now=START, wall=0.0)
         writer = PoolWriter(self.pool)
-        self.core.open_pool(writer.facts(), writer.records(), writer.namespaces(), START)
+        self.core.open_pool(writer.facts(), writer.found(), writer.namespaces(), START)
         self.traffic = Traffic()
         checks = HealthChecks()
         checks.add("loop", is_critical=True, max_age_seconds=1e9, now=START)

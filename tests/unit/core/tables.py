@@ -1,9 +1,15 @@
 """A core with a clock one can move, short ways to make parties, and a pool file that remembers headers only."""
 
+from collections.abc import Iterable
+
+import numpy as np
+
 from gateway.core.core import Core
 from gateway.core.types import (
+    FOUND_SLOT,
     CoreConfig,
     Effect,
+    FoundSlots,
     FreeHeader,
     NamespaceRecord,
     PartySpec,
@@ -30,6 +36,10 @@ def keys(*numbers: int) -> tuple[bytes, ...]:
 
 def party_id(name: str) -> bytes:
     return name.encode().rjust(16, b"\0")
+
+
+def found(records: Iterable[SlotRecord]) -> FoundSlots:
+    return np.array(list(records), FOUND_SLOT)
 
 
 class HeaderFile:
@@ -88,7 +98,7 @@ class Tables:
             slots_per_slab=self.slab_chunks,
             min_slot_bytes=CHUNK_BYTES,
         )
-        records = [self.file.headers[slot] for slot in sorted(self.file.headers)]
+        records = found(self.file.headers[slot] for slot in sorted(self.file.headers))
         recovered = self.core.open_pool(facts, records, list(self.file.namespaces.values()), self.now)
         self.settle()
         return recovered

@@ -3,7 +3,7 @@ import pytest
 from gateway.core.lifecycle import TABLE, Action, Event, IllegalStep, step
 from gateway.core.types import Refusal
 from gateway.wire.codes import ErrorCode, Lifecycle
-from tests.unit.core.tables import Tables, keys
+from tests.unit.core.tables import Tables, found, keys
 
 S = Lifecycle
 
@@ -118,7 +118,7 @@ def test_a_signal_in_every_state(state, after):
 def test_the_pool_is_opened_only_while_starting():
     tables = in_state(S.READY)
     with pytest.raises(Refusal) as refused:
-        tables.core.open_pool(None, [], [], tables.now)
+        tables.core.open_pool(None, found([]), [], tables.now)
     assert refused.value.code is ErrorCode.CONFLICT
 
 

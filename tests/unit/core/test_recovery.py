@@ -5,7 +5,7 @@ import pytest
 from gateway.core.core import Core
 from gateway.core.types import CoreConfig, NamespaceRecord, PoolFacts, SlotRecord
 from gateway.wire.codes import ReserveStatus, Role
-from tests.unit.core.tables import CHUNK_BYTES, NAMESPACE, POOL_ID, Tables, key, keys, party_id
+from tests.unit.core.tables import CHUNK_BYTES, NAMESPACE, POOL_ID, Tables, found, key, keys, party_id
 
 
 def test_committed_chunks_come_back_and_new_generations_are_higher():
@@ -145,7 +145,7 @@ def test_holes_between_recovered_slots_are_used():
 def test_a_hundred_thousand_chunks_are_there_at_once():
     per_slab = 256
     facts = PoolFacts(POOL_ID, 2, 0, 400, per_slab * CHUNK_BYTES, per_slab, CHUNK_BYTES)
-    headers = [header(slot, depth=slot % 128) for slot in range(100_000)]
+    headers = found(header(slot, depth=slot % 128) for slot in range(100_000))
     core = Core(CoreConfig(), boot=b"b" * 16, now=0.0, wall=0.0)
     began = time.process_time()
     assert core.open_pool(facts, headers, [NamespaceRecord(NAMESPACE, "m", 1, 256)], 0.0) == 100_000

@@ -4,6 +4,7 @@
 # make test-engine, make demo-vllm   with a real vLLM, in an environment of its own
 # make bench   every figure that is promised, measured here; BENCH_ARGS="--quick --only ping" for less
 # make fuzz    the readers of wire frames and pool files under a coverage-guided fuzzer; FUZZ_ARGS="--seconds 600"
+# make bench-vllm   what a real vLLM gains and loses by kvgate
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
 # make clean   all that the others leave behind
@@ -16,7 +17,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 
-.PHONY: setup demo demo-vllm test test-engine bench fuzz check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -48,6 +49,10 @@ bench: $(STAMP)
 fuzz: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+bench-vllm:
+	scripts/setup-vllm
+	.venv-vllm/bin/python -m benchmarks --vllm $(BENCH_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check

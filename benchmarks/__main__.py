@@ -35,9 +35,10 @@ ROWS = (
     "memory",
     "start",
 )
+#: The same for those that need a vLLM, and so an environment with one.
+VLLM_ROWS = ("vllm_first_token", "vllm_one_process", "vllm_steps")
 ROOT = Path(__file__).resolve().parents[1]
-LATEST = ROOT / "benchmarks" / "results" / "latest.json"
-
+RESULTS = ROOT / "benchmarks" / "results"
 
 #: Of the table where nobody says how wide the terminal is.
 FILE_WIDTH = 160
@@ -54,9 +55,10 @@ def main() -> int:
     load_before = os.getloadavg()[0]
     rows: dict[str, list[Result]] = {}
     failed: list[str] = []
+    names = words.only or (VLLM_ROWS if words.vllm else ROWS)
     columns = (TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, refresh_per_second=1) as progress:  # drawing costs what we measure
-        for name in words.only or ROWS:
+        for name in names:
             try:
                 rows[name] = _run(name, progress, progress.add_task(name, total=1.0), is_quick=words.quick)
             except RowFailedError as error:
@@ -64,16 +66,19 @@ def main() -> int:
                 failed.append(name)
     made = report.Report(" ".join(["python -m benchmarks", *sys.argv[1:]]), report.machine(load_before), rows, failed)
     console.print(report.table(made))
-    for path in filter(None, (LATEST, words.json)):
+    latest = RESULTS / ("latest.json" if set(names).isdisjoint(VLLM_ROWS) else "latest-vllm.json")
+    for path in filter(None, (latest, words.json)):
         made.write(path)
     return 1 if made.num_missed or failed else 0
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what the project promises.")
-    parser.add_argument("--only", action="append", choices=ROWS, metavar="ROW", help=f"one of {', '.join(ROWS)}")
+    rows = (*ROWS, *VLLM_ROWS)
+    parser.add_argument("--vllm", action="store_true", help="what a vLLM in this environment gains and loses by kvgate")
+    parser.add_argument("--only", action="append", choices=rows, metavar="ROW", help=f"one of {', '.join(rows)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that it runs, not to quote")
-    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write the report here too, beside {LATEST.name}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"write the report here too, beside {RESULTS.name}")
     return parser
 
 

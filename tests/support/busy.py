@@ -1,5 +1,6 @@
 """A gateway with much to do, as its snapshot tells it: engines, operations and totals that go on with the time."""
 
+import math
 import random
 import time
 
@@ -55,7 +56,7 @@ class Busy:
         ran = now - self._began_at + 3600
         used = 0.72 + 0.1 * ((ran / 40) % 1)
         ready = int(used * 1900)
-        looked_up = int(ran * 61_000)
+        looked_up = int(61_000 * _flow(ran, 110))
         base = core_double.snapshot(
             started_at=self._began_at - 3 * 86400,
             run_dir="/run/kvgate",
@@ -73,9 +74,9 @@ class Busy:
             ),
             counters=(
                 Sample("lookup_tokens", (MODELS[0],), looked_up),
-                Sample("hit_tokens", (MODELS[0],), int(looked_up * 0.63)),
-                Sample("transfer_bytes", ("store",), int(ran * 1.4 * GIB)),
-                Sample("transfer_bytes", ("retrieve",), int(ran * 3.1 * GIB)),
+                Sample("hit_tokens", (MODELS[0],), int(0.63 * looked_up)),
+                Sample("transfer_bytes", ("store",), int(_flow(ran, 70) * 1.4 * GIB)),
+                Sample("transfer_bytes", ("retrieve",), int(_flow(ran, 90) * 3.1 * GIB)),
                 Sample("evictions", ("capacity",), int(ran * 3)),
             ),
         )  # fmt: skip
@@ -98,8 +99,8 @@ class Busy:
 
     def _engine(self, index: int, now: float, ran: float) -> EngineInfo:
         name = self.names[index]
-        pending = self._pending + (index * 7 + int(now)) % 3
-        loaded = ran * (700 + 13 * (index % 9))
+        pending = self._pending + (index * 7 + int(now)) % 3 + int(2 * math.cos(ran / 23))
+        loaded = _flow(ran, 80 + index) * (700 + 13 * (index % 9))
         return core_double.engine(
             name,
             model=MODELS[index % 3],
@@ -144,6 +145,12 @@ class Busy:
 
     def _request_id(self) -> str:
         return f"chatcmpl-{self._random.getrandbits(48):012x}"
+
+
+def _flow(seconds: float, period_seconds: float) -> float:
+    """What has flowed after so long, one a second in the mean, by turns more and less."""
+    turn = 2 * math.pi / period_seconds
+    return seconds + 0.45 * math.sin(turn * seconds) / turn
 
 
 def _counters(values: dict[str, float]) -> tuple[Sample, ...]:

@@ -273,9 +273,15 @@ def test_where_reads_need_the_token_it_is_asked_for_at_once(open_page: Callable[
     with CoreDouble(tmp_path) as core, AdminProcess(core.run_dir, settings=settings) as admin:
         healthy(core)
         page = open_page(admin.url).page
-        page.get_by_role("dialog", name="Admin token").get_by_label("Token").fill("secret")
+        asks = page.get_by_role("dialog", name="Admin token")
+        expect(asks).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(asks).to_be_hidden()
+        page.get_by_role("button", name="Give the token").click()
+        asks.get_by_label("Token").fill("secret")
         page.keyboard.press("Enter")
         expect(page.locator("#link-text")).to_contain_text("Live")
+        expect(page.get_by_role("button", name="Give the token")).to_be_hidden()
 
 
 # -- the gateway is silent, or gone ------------------------------------------------------------------------------------

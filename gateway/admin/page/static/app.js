@@ -24,7 +24,12 @@ follow({
   },
   lost: becomeOld,
   async refused() {
-    while (!(await askForToken(token.get() ? "This is not the admin token." : "")));
+    const again = byId("give-token");
+    while (!(await askForToken(token.get() ? "This is not the admin token." : ""))) {
+      again.hidden = false;
+      await new Promise((resolve) => (again.onclick = resolve));
+    }
+    again.hidden = true;
   },
 });
 

@@ -3,8 +3,14 @@
 import { Refused, token } from "./api.js";
 import { byId, make } from "./dom.js";
 
-/** Asks for the token; true when one was given. */
-export async function askForToken(error = "") {
+let asking = null;
+
+/** Asks for the token; true when one was given. Whoever asks while it is asked for has the same answer. */
+export function askForToken(error = "") {
+  return (asking ??= ask(error).finally(() => (asking = null)));
+}
+
+async function ask(error) {
   const value = byId("token-value");
   value.value = "";
   byId("token-error").textContent = error;

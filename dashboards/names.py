@@ -55,7 +55,7 @@ Families = Mapping[str, Family]
 
 _TOKEN = re.compile(
     r"""
-      "(?:[^"\\]|\\.)*" | \[[^]]*\]
+      "(?:[^"\\]|\\.)*" | \[[^]]*\] | (?<![\w:])\{[^}]*\}
     | \b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)
     | \b(?:and|or|unless|bool|offset|by|sum|min|max|avg|count|group|topk)\b
     | (?<![\w:.])[a-zA-Z_]\w*(?=\s*\()

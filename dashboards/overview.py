@@ -77,7 +77,7 @@ _FLEET = Row(
         ),
         Panel(
             "Did not end well",
-            "Operations within the range shown, by outcome. Refused is normal while drained, switched off or overloaded.",
+            "Operations of the range shown, by outcome. Refused is normal while drained, switched off or overloaded.",
             Unit.COUNT,
             (
                 Query(

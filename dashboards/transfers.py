@@ -149,9 +149,39 @@ _DRAIN = Row(
     ),
 )
 
+_HANDLES = Row(
+    "Copies by the gateway (handle mode)",
+    (
+        Panel(
+            "Chunks copied",
+            "Chunks whose copy by the gateway ended, by how. 0 where adapters copy themselves.",
+            Unit.PER_SECOND,
+            (Query(f"sum by (kind, status) (rate(kvgate_copies_total{RATE}))", "{{kind}} {{status}}"),),
+        ),
+        Panel(
+            "Under way",
+            "Operations that gateways copy for, and workers whose KV cache they have mapped.",
+            Unit.COUNT,
+            (
+                Query("sum(kvgate_copying_operations)", "operations"),
+                Query("sum(kvgate_mapped_workers)", "workers mapped"),
+            ),
+        ),
+        Panel(
+            "Events across processes",
+            "Events made for engines and not released yet, and events of engines that are held open; 0 at rest.",
+            Unit.COUNT,
+            (
+                Query("sum by (node) (kvgate_exported_events)", "{{node}} exported"),
+                Query("sum by (node) (kvgate_imported_events)", "{{node}} imported"),
+            ),
+        ),
+    ),
+)
+
 BOARD = Board(
     "kvgate-transfers",
     "kvgate / Transfers and drain",
     "What is pending and why, how operations end, how far a drain is.",
-    (_PENDING, _ENDS, _DRAIN),
+    (_PENDING, _ENDS, _DRAIN, _HANDLES),
 )

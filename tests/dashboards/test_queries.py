@@ -100,19 +100,22 @@ def _fault(prometheus: Prometheus, asked: Asked) -> str:
     told = [answer[key] for key in ("error", "warnings", "infos") if answer.get(key)]
     if answer["status"] != "success" or told:
         return f"{asked.where}: {told}: {asked.query}"
+    missing = _without_series(prometheus, asked.query)
+    if missing:
+        return f"{asked.where}: no series of {missing}"
     values = [float(series["value"][1]) for series in answer["data"]["result"]]
-    if not values and asked.may_be_empty:
-        values, missing = [], _selectors_without_series(prometheus, asked.query)
-        return f"{asked.where}: no series of {missing}" if missing else ""
-    if not values:
+    if not values and not asked.may_be_empty:
         return f"{asked.where}: no series: {asked.query}"
     wrong = [value for value in values if not math.isfinite(value) or not _is_plausible(value, asked.unit)]
     return f"{asked.where}: {wrong}: {asked.query}" if wrong else ""
 
 
-def _selectors_without_series(prometheus: Prometheus, query: str) -> list[str]:
-    """What a query is made of and has no series at all: then its silence means nothing."""
-    parts = [query[slice(*selector.span)] for selector in selectors(query)]
+def _without_series(prometheus: Prometheus, query: str) -> list[str]:
+    """What a query is made of and has no series at all: an alert's silence, or one side of an ``or``, would hide it.
+
+    There is no vLLM here: what is taken from one is tested with promtool.
+    """
+    parts = [query[slice(*one.span)] for one in selectors(query) if not one.name.startswith("vllm:")]
     return [part for part in parts if not prometheus.query(f"count({part})")["data"]["result"]]
 
 
@@ -139,12 +142,16 @@ def test_every_query_has_a_plausible_answer(prometheus: Prometheus) -> None:
         assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("asked", ASKED[:: len(ASKED) // 8], ids=lambda asked: asked.where)
-def test_a_renamed_metric_is_found(prometheus: Prometheus, asked: Asked) -> None:
-    name = next(selectors(asked.query)).name
-    renamed = Asked(asked.where, asked.query.replace(name, f"{name}_of_old"), asked.unit, asked.may_be_empty)
+def test_a_renamed_metric_is_found(prometheus: Prometheus) -> None:
+    """Each metric of each query, renamed in turn, as if the code had a new name and the query the old one."""
+    renamed = [
+        Asked(f"{name} in {asked.where}", asked.query.replace(name, f"{name}_of_old"), asked.unit, asked.may_be_empty)
+        for asked in ASKED
+        for name in sorted({one.name for one in selectors(asked.query) if not one.name.startswith("vllm:")})
+    ]
 
-    assert _fault(prometheus, renamed)
+    assert len(renamed) > len(ASKED) / 2
+    assert [one.where for one in renamed if not _fault(prometheus, one)] == []
 
 
 def test_firing_alerts_say_what_they_mean(prometheus: Prometheus) -> None:

@@ -59,6 +59,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         run_dir_group: a group whose members may be engines: name or number; empty: the daemon's user only.
         max_reserved_fraction: of the pool, what one party may have reserved and quarantined.
         transfer: who copies: ``pool``, the engines; ``handle``, the gateway; ``auto``, as each engine wants it.
+        eviction_policy: what goes first when the pool is full: ``lfu``, what is used seldom; ``lru``, what was used
+            longest ago.
         watchdog_seconds: the admin process kills a core silent for so long; 0: never.
         pool_on_stop: what becomes of the pool file on a clean stop.
         switch: what the node's engines may do where no operator has set a switch for the node.
@@ -84,6 +86,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     drain_deadline_seconds: float = 30.0
     stop_deadline_seconds: float = 10.0
     transfer: Literal["auto", "pool", "handle"] = "auto"
+    eviction_policy: Literal["lfu", "lru"] = "lfu"
     watchdog_seconds: float = 20.0
     pool_on_stop: Literal["keep", "remove"] = "keep"
     switch: Literal["on", "no_store", "no_load", "off"] = "on"
@@ -222,6 +225,8 @@ def _read(name: str, value: object) -> object:
     text = os.fspath(value)
     if name == "transfer" and text not in ("auto", "pool", "handle"):
         raise ConfigError(f"transfer is {text!r}, expected auto, pool or handle")
+    if name == "eviction_policy" and text not in ("lfu", "lru"):
+        raise ConfigError(f"eviction_policy is {text!r}, expected lfu or lru")
     if name == "pool_on_stop" and text not in ("keep", "remove"):
         raise ConfigError(f"pool_on_stop is {text!r}, expected keep or remove")
     if name == "log_format" and text not in ("json", "text"):

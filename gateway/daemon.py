@@ -246,6 +246,7 @@ class Daemon:
             max_reserved_fraction=settings.max_reserved_fraction,
             drain_deadline_seconds=settings.drain_deadline_seconds,
             stop_deadline_seconds=settings.stop_deadline_seconds,
+            eviction_policy=settings.eviction_policy,
         )
         self._core = Core(core_config, boot=self.boot, now=now, wall=wall)
         recovered = self._core.open_pool(writer.facts(), writer.found(), writer.namespaces(), now)

@@ -24,7 +24,7 @@ class _Commands(click.Group):
         """Every command, in the order of the help page."""
         return [
             *("serve", "status", "top", "engines", "drain", "resume", "transfers", "clear"),
-            *("doctor", "bundle", "purge", "admin", "version"),
+            *("doctor", "bundle", "purge", "bench", "admin", "version"),
         ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -55,6 +55,10 @@ def _imported(name: str) -> click.Command:
             from gateway.cli.bundle import bundle  # noqa: PLC0415
 
             return bundle
+        case "bench":
+            from gateway.cli.bench import bench  # noqa: PLC0415
+
+            return bench
         case "purge":
             from gateway.cli.purge import purge  # noqa: PLC0415
 

@@ -18,6 +18,7 @@ from gateway.daemon import run
 )
 @click.option("--admin-dir", metavar="DIR", help="Directory of the admin socket. Default: RUN_DIR.admin.")
 @click.option("--pool-size", metavar="SIZE", help="Bytes of the pool, for instance 4GiB.")
+@click.option("--eviction-policy", metavar="lfu|lru", help="What goes first when the pool is full. Default: lfu.")
 @click.option("--admin", metavar="HOST:PORT", help="Where the admin API listens. Default: 127.0.0.1:9480.")
 @click.option("--probe", metavar="HOST:PORT", help="A second listener with /livez, /readyz and /metrics only.")
 @click.option("--config", metavar="FILE", envvar="KVGATE_CONFIG", help="A TOML file of settings.")

@@ -87,6 +87,7 @@ def test_what_is_no_size_is_refused_by_name(value: object) -> None:
         ("drain_deadline_seconds", "-1"),
         ("watchdog_seconds", True),
         ("pool_on_stop", "burn"),
+        ("eviction_policy", "fifo"),
         ("log_level", "loud"),
         ("log_format", "xml"),
         ("run_dir", 7),

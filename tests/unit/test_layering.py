@@ -73,10 +73,13 @@ ROOMS: dict[str, Room] = {
         ),
         _words("msgspec"),
     ),
+    # A core without a daemon: traces of prompts.
+    "gateway.bench": Room(_words("gateway.core gateway.wire.codes"), _words("numpy")),
     "gateway.cli": Room(
         _words(
             "gateway.wire gateway.client gateway.config gateway.lock gateway.run_dir gateway.daemon "
-            "gateway.admin.views gateway.admin.overview gateway.admin.verdict gateway.doctor gateway.purge"
+            "gateway.admin.views gateway.admin.overview gateway.admin.verdict gateway.doctor gateway.purge "
+            "gateway.bench"
         ),
         _words("click rich httpx msgspec pydantic"),
     ),

@@ -44,52 +44,57 @@ def transfer_of(
     if not isinstance(request_id, str):
         raise ValueError(f"request_id is {request_id!r}, expected a string")  # noqa: TRY004 - one error for all of it
     chunk, block = identity.chunk_tokens, identity.block_tokens
-    for name, number in (("start", op.start), ("end", op.end), ("skip_first_tokens", op.skip_first_tokens)):
-        if type(number) is not int and (name != "end" or number is not None):
-            raise ValueError(f"{name} is {number!r}, expected a whole number of tokens")
-    if not isinstance(op.keys, Sequence):
-        raise ValueError(f"keys are {_shortened(op.keys)}, expected a sequence of bytes")  # noqa: TRY004 - as above
-    keys = tuple(op.keys)
-    if not all([type(key) is bytes and len(key) == KEY_BYTES for key in keys]):  # noqa: C419 - a list is faster
-        raise ValueError(f"keys must be bytes of {KEY_BYTES} each")
-    end = op.start + len(keys) * chunk if op.end is None else op.end
-    if op.start % chunk or op.start < 0 or end - op.start != len(keys) * chunk:
+    start, skip = op.start, op.skip_first_tokens
+    if not (type(start) is type(skip) is int and (op.end is None or type(op.end) is int)):
+        raise ValueError(_wrong_number(op))
+    keys = op.keys
+    if type(keys) is not tuple:
+        if type(keys) is not list and not isinstance(keys, Sequence):
+            raise ValueError(f"keys are {_shortened(keys)}, expected a sequence of bytes")
+        keys = tuple(keys)
+    for key in keys:
+        if type(key) is not bytes or len(key) != KEY_BYTES:
+            raise ValueError(f"keys must be bytes of {KEY_BYTES} each")
+    num_tokens = len(keys) * chunk
+    end = start + num_tokens if op.end is None else op.end
+    if start % chunk or start < 0 or end - start != num_tokens:
         raise ValueError(
-            f"[{op.start}, {end}) must begin on an edge of {chunk} tokens and span {len(keys)} chunks, one a key"
+            f"[{start}, {end}) must begin on an edge of {chunk} tokens and span {len(keys)} chunks, one a key"
         )
     block_ids = _block_ids(op, num_blocks)
-    if len(block_ids) * block != end - op.start:
-        raise ValueError(
-            f"block_ids has {len(block_ids)} entries, expected {(end - op.start) // block} for [{op.start}, {end})"
-        )
-    if op.skip_first_tokens % block or not 0 <= op.skip_first_tokens <= end - op.start:
-        raise ValueError(
-            f"skip_first_tokens is {op.skip_first_tokens}, expected a multiple of {block} up to {end - op.start}"
-        )
-    is_store = kind is OperationKind.STORE
-    return Transfer(
-        kind=kind,
-        request_id=request_id,
-        keys=keys,
-        block_ids=block_ids,
-        blocks_per_chunk=identity.blocks_per_chunk,
-        chunk_bytes=chunk_bytes,
-        depth=op.start // chunk,
-        parent=op.parent or b"",
-        skip_blocks=0 if is_store else op.skip_first_tokens // block,  # a chunk is stored whole or not at all
-        writes=identity.replica == 0,
+    if len(block_ids) * block != num_tokens:
+        raise ValueError(f"block_ids has {len(block_ids)} entries, expected {num_tokens // block} for [{start}, {end})")
+    if skip % block or not 0 <= skip <= num_tokens:
+        raise ValueError(f"skip_first_tokens is {skip}, expected a multiple of {block} up to {num_tokens}")
+    return Transfer(  # by position: twice as fast as by name
+        kind,
+        request_id,
+        keys,
+        block_ids,
+        identity.blocks_per_chunk,
+        chunk_bytes,
+        start // chunk,
+        op.parent or b"",
+        0 if kind is OperationKind.STORE else skip // block,  # a chunk is stored whole or not at all
+        identity.replica == 0,
     )
+
+
+def _wrong_number(op: LoadStoreOp) -> str:
+    numbers = {"start": op.start, "skip_first_tokens": op.skip_first_tokens, "end": op.end}
+    name = next(name for name, number in numbers.items() if type(number) is not int)
+    return f"{name} is {numbers[name]!r}, expected a whole number of tokens"
 
 
 def _block_ids(op: LoadStoreOp, num_blocks: int | None) -> "array[int]":
     limit = MAX_BLOCKS if num_blocks is None else num_blocks
     try:
-        unsigned = array("Q", op.block_ids)  # refuses what is negative
+        block_ids = array("q", op.block_ids)
     except (TypeError, OverflowError):
-        unsigned = None
-    if unsigned is None or (unsigned and max(unsigned) >= limit):
+        block_ids = None
+    if block_ids is None or (block_ids and not 0 <= min(block_ids) <= max(block_ids) < limit):
         raise ValueError(f"block_ids are {_shortened(op.block_ids)}, expected 0 to {limit - 1}, as integers")
-    return array("q", unsigned.tobytes())
+    return block_ids
 
 
 def _shortened(values: object) -> str:

@@ -88,7 +88,7 @@ def pool(data: bytes) -> None:
         try:
             served.ask(messages.Ping(number=0))  # what the start has decided is written with the first reply
             served.core.check()
-            found = served.pool.scan()
+            found = served.pool.scan().headers()
             for header in found:
                 assert served.pool.layout.fits(header), header
             ready = [(h.namespace, h.shard, h.key) for h in found if h.state is SlotState.READY]

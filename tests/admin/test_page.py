@@ -160,10 +160,8 @@ def test_charts_draw_what_the_totals_grew_by(open_page: Callable[..., Watched], 
         with AdminProcess(core.run_dir) as admin:
             watched = open_page(admin.url)
             saved = watched.page.locator("#saved-chart")
-            expect(saved).to_have_attribute(
-                "aria-label", re.compile(r"tokens a second: now \d\.\dk, highest \d\.\dk")
-            )
-            expect(watched.page.locator("#hits")).to_have_text("63 %")
+            expect(saved).to_have_attribute("aria-label", re.compile(r"tokens a second: now \d\.\dk, highest \d\.\dk"))
+            expect(watched.page.locator("#hits")).to_have_text(re.compile(r"[3-9]\d %"))
             expect(saved.locator(".line")).to_have_attribute("d", re.compile("^M.* L"))
             assert watched.faults == []
 

@@ -74,7 +74,7 @@ class Busy:
             ),
             counters=(
                 Sample("lookup_tokens", (MODELS[0],), looked_up),
-                Sample("hit_tokens", (MODELS[0],), int(0.63 * looked_up)),
+                Sample("hit_tokens", (MODELS[0],), int(37_000 * _flow(ran, 150))),
                 Sample("transfer_bytes", ("store",), int(_flow(ran, 70) * 1.4 * GIB)),
                 Sample("transfer_bytes", ("retrieve",), int(_flow(ran, 90) * 3.1 * GIB)),
                 Sample("evictions", ("capacity",), int(ran * 3)),
@@ -88,7 +88,7 @@ class Busy:
         pending = [
             TransferInfo(engine=name, party=f"{index:032x}", operation=self._underway(index, number))
             for index, name in enumerate(self.names)
-            for number in range(self._pending)
+            for number in range(self._num_pending(index, now))
         ]
         settled = [
             msgspec.structs.replace(one, operation=msgspec.structs.replace(one.operation, settled_at=now - i * 0.7))
@@ -99,8 +99,8 @@ class Busy:
 
     def _engine(self, index: int, now: float, ran: float) -> EngineInfo:
         name = self.names[index]
-        pending = self._pending + (index * 7 + int(now)) % 3 + int(2 * math.cos(ran / 23))
-        loaded = _flow(ran, 80 + index) * (700 + 13 * (index % 9))
+        pending = self._num_pending(index, now)
+        loaded = _flow(ran, 80) * (700 + 13 * (index % 9))
         return core_double.engine(
             name,
             model=MODELS[index % 3],
@@ -114,6 +114,10 @@ class Busy:
             counters=_counters({"prompt_tokens": loaded * 1.7, "loaded_tokens": loaded}),
             histograms=_histograms(),
         )
+
+    def _num_pending(self, index: int, now: float) -> int:
+        """How many operations an engine has pending; one of them at least, and the last is a retrieve."""
+        return max(1, self._pending + (index * 7 + int(now)) % 3 + int(2 * math.cos(now / 23)))
 
     def _party(self, index: int, role: Role, now: float) -> PartyInfo:
         return PartyInfo(

@@ -81,7 +81,7 @@ _REASON_OF_TRIGGER = {
     Trigger.DEAD: Reason.DEAD,
     Trigger.RESTARTED: Reason.RESTARTED,
     Trigger.OPERATOR: Reason.DRAINING,
-    Trigger.SWITCH: Reason.DRAINING,
+    Trigger.SWITCH: Reason.OFF,
     Trigger.CLOSE: Reason.CLOSED,
 }
 _REASON_OF_RESERVE = {ReserveStatus.BUSY: Reason.BUSY, ReserveStatus.FULL: Reason.FULL}

@@ -37,9 +37,10 @@ from adapter.inbox import Inbox
 from adapter.liveness import EndDrain, Liveness, Message, Order, Reconnect, Say, Settle, WindDown
 from adapter.log import EngineLog
 from adapter.requests import Finish, Requests
+from adapter.switches import SwitchWatch
 from gateway import __version__, access
 from gateway.wire import codec
-from gateway.wire.codes import ErrorCode, Reason, State, Trigger
+from gateway.wire.codes import ErrorCode, Reason, State, SwitchMode, Trigger
 from gateway.wire.messages import (
     OLDEST_PROTOCOL_VERSION,
     POOL_FORMAT,
@@ -103,13 +104,20 @@ class Link:
         half: whom it serves. It may use the link only once ``start`` was called.
         name: of the thread.
         log: where it says what befell it.
+        switches: what operators let it do.
 
     Raises:
         ValueError: the socket's path is too long for a Unix socket.
     """
 
-    def __init__(
-        self, run_dir: str | os.PathLike[str], heartbeat_seconds: float, half: Half, name: str, log: EngineLog
+    def __init__(  # noqa: PLR0917 - one party's facts
+        self,
+        run_dir: str | os.PathLike[str],
+        heartbeat_seconds: float,
+        half: Half,
+        name: str,
+        log: EngineLog,
+        switches: SwitchWatch,
     ) -> None:
         run_path = Path(run_dir)
         self._socket_path = run_path / "gateway.sock"
@@ -127,6 +135,7 @@ class Link:
         self.late_replies = 0
         self._half = half
         self._log = log
+        self._switches = switches
         self._liveness = Liveness(heartbeat_seconds, time.monotonic())
         self._requests = Requests()
         self._inbox = Inbox()
@@ -161,6 +170,11 @@ class Link:
     def gateway_state(self) -> State:
         """The same, whatever an operator asked of the adapter."""
         return self._liveness.gateway_state
+
+    @property
+    def switch(self) -> SwitchMode:
+        """What operators let this adapter do, whatever the state."""
+        return self._liveness.switch
 
     @property
     def boot(self) -> bytes:
@@ -326,7 +340,9 @@ class Link:
             return time.monotonic() + LOCK_LOOK_SECONDS
 
     def _tick(self, now: float) -> float:
+        mode = self._switches.look(now)  # lists a directory: not while an engine's thread may wait for the lock
         with self.lock:
+            self._obey(self._liveness.switched(mode, now + self._switches.drain_seconds))
             for finish in self._requests.take_expired(now):
                 finish(Reason.NO_REPLY)
             self._look_at_pool(now)
@@ -550,6 +566,7 @@ class Link:
             now = time.monotonic()
             known = reply.known or not was_announced
             deadline = None if reply.drain is None else reply.drain.deadline
+            self._switches.told(reply.switch)
             self._half.heard_pong(ping, reply)
             self._obey(self._liveness.pong(reply.state, reply.health, known=known, drain_deadline=deadline, now=now))
 

@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from gateway.wire.codes import ErrorCode, Health, Lifecycle, State, Trigger
+from gateway.wire.codes import ErrorCode, Health, Lifecycle, State, SwitchMode, Trigger
 
 #: Heartbeats without any reply, a PING outstanding, that make the gateway unresponsive.
 SILENT_HEARTBEATS = 2.5
@@ -184,6 +184,8 @@ class Liveness:
         self._unanswered = False  # a REGISTER or PING
         self._silence = 0.0  # own running time since the last reply
         self._ticked_at = now
+        #: What operators let this adapter do, whatever the gateway's state.
+        self.switch = SwitchMode.ON
         self._operator_deadline = math.inf  # of the operator's drain; inf when there is none
         self._gateway_deadline = math.inf  # of the gateway's drain, as last passed on
 
@@ -311,7 +313,21 @@ class Liveness:
         """The operator's drain is over, if there was one."""
         was_draining = self._operator_deadline < math.inf
         self._operator_deadline = math.inf
-        return [EndDrain()] if was_draining and self._view is State.HEALTHY else []
+        return self._end_drain() if was_draining else []
+
+    def switched(self, mode: SwitchMode, deadline: float) -> list[Order]:
+        """An operator's switch was looked at. Off: what is granted runs on to the deadline, as in a drain."""
+        before, self.switch = self.switch, mode
+        if mode is before or self._view is State.CLOSED:
+            return []
+        if mode is SwitchMode.OFF:
+            return [WindDown(Trigger.SWITCH, deadline)]
+        return self._end_drain() if before is SwitchMode.OFF else []
+
+    def _end_drain(self) -> list[Order]:
+        """Work is accepted again, unless the gateway, an operator's drain or a switch forbids it."""
+        may_work = self._view is State.HEALTHY and self._operator_deadline == math.inf
+        return [EndDrain()] if may_work and self.switch is not SwitchMode.OFF else []
 
     def close(self, now: float) -> list[Order]:
         """The adapter closes; it stays registered until UNREGISTER is sent."""
@@ -375,7 +391,6 @@ class Liveness:
             self.flaps += 1
         if self._view is not State.HEALTHY and step.state is State.HEALTHY:
             self._may_hold_work = True
-            if self._operator_deadline == math.inf:
-                orders.append(EndDrain())
+        is_back = self._view is not State.HEALTHY
         self._view, self._need = step.state, step.need
-        return orders
+        return [*orders, *self._end_drain()] if is_back else orders

@@ -32,6 +32,7 @@ from adapter.measurements import NOTHING_PENDING, LinkCounts, Measurements, Read
 from adapter.metrics import AdapterCollector
 from adapter.prompts import Prompts
 from adapter.snapshot import Snapshot
+from adapter.switches import SwitchWatch
 from adapter.totals import Totals
 from gateway.wire.codes import Reason, Role, State, Trigger
 from gateway.wire.messages import (
@@ -87,7 +88,8 @@ class SchedulerAdapter:
         self._measurements = Measurements()
         #: Of this half; whoever drives it may say there what befell a request.
         self.log = EngineLog(self._engine_name)
-        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-scheduler", self.log)
+        switches = SwitchWatch(run_dir, identity.model, self._config, self.log)
+        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-scheduler", self.log, switches)
         self._collector = AdapterCollector.of(self.registry)
         self._collector.add(self)
         self._link.start()
@@ -241,6 +243,7 @@ class SchedulerAdapter:
                 oldest_pending_at=0.0,
                 boot_id=self._link.boot.hex(),
                 operations=(),
+                switch=self._link.switch,
             )
 
     def close(self) -> None:
@@ -332,6 +335,11 @@ class SchedulerAdapter:
         """Leave the scrape; a scheduler half holds nothing of the pool."""
         self._collector.remove(self)
 
+    @property
+    def _serves(self) -> bool:
+        """Whether the gateway may be asked, and what it promised be relied on."""
+        return self._link.state is State.HEALTHY and self._link.switch.loads
+
     # -- within --------------------------------------------------------------------------------------------------------
 
     def _begin(
@@ -349,7 +357,7 @@ class SchedulerAdapter:
                 return
             if not self._lookups.knows(request_id):
                 self._measurements.prompt_tokens += len(token_ids)
-            is_served = self._link.state is State.HEALTHY and bool(self._namespace) and bool(keys)
+            is_served = self._serves and bool(self._namespace) and bool(keys)
             if not is_served or self._lookups.num_unanswered >= self._config.max_pending_ops:
                 lookup, ended = self._lookups.begin(request_id, keys, now, now)
                 self._lookups.answer(request_id, lookup.session, 0, 0.0)
@@ -373,7 +381,7 @@ class SchedulerAdapter:
         return num_chunks
 
     def _check(self, request_id: str) -> int | Pending:
-        if self._link.state is not State.HEALTHY:
+        if not self._serves:
             return 0
         found = self._lookups.check(request_id, time.monotonic())
         return found if found is Pending.PENDING else found * self.identity.chunk_tokens

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gateway.wire.codes import OperationKind, Phase, State
+from gateway.wire.codes import OperationKind, Phase, State, SwitchMode
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,13 @@ class PendingOperation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The adapter now. ``oldest_pending_at`` is Unix time, 0 for none; ``boot_id`` is hex, "" before HELLO."""
+    """The adapter now.
+
+    Attributes:
+        oldest_pending_at: Unix time, 0 for none.
+        boot_id: hex, "" before HELLO.
+        switch: what operators let it do, whatever its state.
+    """
 
     state: State
     pending_stores: int
@@ -28,3 +34,4 @@ class Snapshot:
     oldest_pending_at: float
     boot_id: str
     operations: tuple[PendingOperation, ...]
+    switch: SwitchMode = SwitchMode.ON

@@ -31,6 +31,7 @@ from adapter.measurements import LinkCounts, Measurements, Readings
 from adapter.metrics import AdapterCollector
 from adapter.operation import IpcEvent, LoadStoreOp
 from adapter.snapshot import PendingOperation, Snapshot
+from adapter.switches import SwitchWatch
 from adapter.telling import told
 from adapter.transfer.chunks import CopyUnit, copy_unit
 from adapter.transfer.memory import Memory
@@ -91,7 +92,8 @@ class WorkerAdapter:
         self._ticked_at = time.monotonic()
         self._drain = OperatorDrain(self._engine_name)
         self._log = EngineLog(self._engine_name)
-        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-worker", self._log)
+        switches = SwitchWatch(run_dir, identity.model, self._config, self._log)
+        self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-worker", self._log, switches)
         self._admin = self._open_admin()
         self._transfers = Transfers(self._ledger, self._link, self._memory, self._config.copy_threads, self._log)
         self._collector = AdapterCollector.of(self.registry)
@@ -294,7 +296,7 @@ class WorkerAdapter:
         with self._link.lock:
             counts = self._ledger.pending_counts()
             operations = self._ledger.pending_operations(time.monotonic(), self._config.max_pending_ops)
-            state, boot = self._link.state, self._link.boot
+            state, boot, switch = self._link.state, self._link.boot, self._link.switch
         return Snapshot(
             state=state,
             pending_stores=counts.stores,
@@ -307,6 +309,7 @@ class WorkerAdapter:
                 PendingOperation(info.number, info.request_id, info.kind, info.phase, info.age_seconds)
                 for info in operations
             ),
+            switch=switch,
         )
 
     def close(self) -> None:
@@ -486,9 +489,12 @@ class WorkerAdapter:
         if event is not None and not callable(getattr(event, "query", None)):
             raise ValueError(f"event is {event!r}, expected None or an object with query()")
         with self._link.lock:
+            switch = self._link.switch
             refuse = _REASON_OF_STATE.get(self._link.state, Reason.NOT_HEALTHY)
             if geometry is None and refuse is Reason.NONE:
                 refuse = Reason.NOT_HEALTHY
+            if not (switch.stores if kind is OperationKind.STORE else switch.loads):
+                refuse = Reason.OFF
             now = time.monotonic()
             number, actions = self._ledger.submit(transfer, event, refuse=refuse, now=now, wall=time.time())
             if kind is OperationKind.RETRIEVE:

@@ -23,7 +23,7 @@ class AuditLog:
         """Write one line.
 
         Args:
-            action: drain, resume, engine_drain, engine_resume, fence or clear.
+            action: drain, resume, engine_drain, engine_resume, fence, clear or switch.
             who: who asked, as the admin API knows them.
             peer: where the request came from.
             before: what the change was about, in one word: a lifecycle state, a number of chunks.

@@ -78,6 +78,7 @@ class Overview(views.Document):
     started_at: float
     start_progress: float
     drain: views.Drain | None
+    switches: list[views.Switch]
     pool: views.Pool
     totals: Totals
     engines: list[EngineRow]
@@ -105,6 +106,7 @@ def overview_of(snapshot: SnapshotReply, at: float) -> Overview:
         started_at=snapshot.started_at,
         start_progress=snapshot.progress,
         drain=views.drain_of(snapshot.drain),
+        switches=views.switches_of(snapshot).switches,
         pool=views.Pool.model_validate(snapshot.slots),
         totals=_totals_of(snapshot),
         engines=[_row_of(engine, trouble) for engine, trouble in verdict.worst_first(snapshot, at)],

@@ -15,7 +15,7 @@ from gateway.admin.core import Core
 from gateway.admin.overview import MAX_TRANSFERS, Overview, overview_of
 from gateway.admin.problems import ProblemError, responses
 from gateway.wire import messages
-from gateway.wire.codes import Lifecycle
+from gateway.wire.codes import Lifecycle, SwitchMode, SwitchScope
 
 MAX_WAIT_SECONDS = 300
 _POLL_SECONDS = 0.1
@@ -40,6 +40,7 @@ def operator_router(core: Core) -> APIRouter:
     _add_engine_routes(router, core)
     add_transfer_routes(router, core)
     _add_cache_routes(router, core)
+    _add_switch_routes(router, core)
     return router
 
 
@@ -219,6 +220,43 @@ def _add_cache_routes(router: APIRouter, core: Core) -> None:
         if not isinstance(reply, messages.Cleared):
             raise _unexpected(reply)
         return views.clear_result_of(reply, dry_run=body.dry_run)
+
+
+def _add_switch_routes(router: APIRouter, core: Core) -> None:
+    @router.get("/switches", tags=["switches"], responses=_READ, operation_id="list_switches")
+    async def list_switches() -> views.Switches:
+        """Every switch that is set: of the node (its name is ``all``), of models, of engines."""
+        return views.switches_of(await core.snapshot())
+
+    @router.put("/switches/{scope}/{name:path}", tags=["switches"], responses=_CHANGE, operation_id="set_switch")
+    async def set_switch(
+        scope: SwitchScope, name: str, request: Request, body: views.SwitchBody, requested_by: RequestedBy = "api"
+    ) -> views.Switches:
+        """Set a switch for good. It outlasts restarts, drains and resumes; the strictest of three counts."""
+        return await change(scope, name, body.mode, body.reason, request, requested_by)
+
+    @router.delete("/switches/{scope}/{name:path}", tags=["switches"], responses=_CHANGE, operation_id="remove_switch")
+    async def remove_switch(
+        scope: SwitchScope, name: str, request: Request, requested_by: RequestedBy = "api"
+    ) -> views.Switches:
+        """Take a switch away. 200 also when it was not set."""
+        return await change(scope, name, None, "", request, requested_by)
+
+    async def change(  # noqa: PLR0917 - a request's parts
+        scope: SwitchScope, name: str, mode: SwitchMode | None, reason: str, request: Request, requested_by: str
+    ) -> views.Switches:
+        await core.change(
+            messages.Switch(
+                number=0,
+                requested_by=requested_by,
+                peer=_peer(request),
+                scope=scope,
+                name=name,
+                mode=mode,
+                reason=reason,
+            )
+        )
+        return views.switches_of(await core.snapshot())
 
 
 async def _engine(core: Core, name: str) -> views.Engine:

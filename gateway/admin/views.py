@@ -14,7 +14,19 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gateway.wire.codes import DrainOutcome, Health, Lifecycle, OperationKind, OutcomeKind, Phase, Reason, Role, State
+from gateway.wire.codes import (
+    DrainOutcome,
+    Health,
+    Lifecycle,
+    OperationKind,
+    OutcomeKind,
+    Phase,
+    Reason,
+    Role,
+    State,
+    SwitchMode,
+    SwitchScope,
+)
 from gateway.wire.messages import (
     Cleared,
     DrainInfo,
@@ -67,6 +79,14 @@ class EngineDrainBody(_Body):
 class ReasonBody(_Body):
     """Why something is done."""
 
+    reason: ReasonText = ""
+
+
+class SwitchBody(_Body):
+    """What is to be allowed, and why."""
+
+    # A mode is a word in JSON: strictness would ask for the type that JSON does not have.
+    mode: Annotated[SwitchMode, Field(strict=False)]
     reason: ReasonText = ""
 
 
@@ -199,6 +219,21 @@ class Engines(Document):
     engines: list[Engine]
 
 
+class Switch(Document):
+    """What an operator lets a node, a model or an engine do, for good. ``since_at`` null: it is the setting's."""
+
+    scope: SwitchScope
+    name: str
+    mode: SwitchMode
+    since_at: MaybeAt
+
+
+class Switches(Document):
+    """Every switch that is set; what has none is on."""
+
+    switches: list[Switch]
+
+
 class Pool(Document):
     """Slots and bytes of the pool by state."""
 
@@ -227,6 +262,7 @@ class GatewayState(Document):
     start_progress: float
     drain: Drain | None
     engines: list[EngineSummary]
+    switches: list[Switch]
     pool: Pool
 
 
@@ -364,8 +400,14 @@ def state_of(snapshot: SnapshotReply) -> GatewayState:
             )
             for engine in _by_name(snapshot.engines)
         ],
+        switches=switches_of(snapshot).switches,
         pool=Pool.model_validate(snapshot.slots),
     )
+
+
+def switches_of(snapshot: SnapshotReply) -> Switches:
+    """Every switch that is set."""
+    return Switches(switches=[Switch.model_validate(switch) for switch in snapshot.switches])
 
 
 def checks_of(snapshot: SnapshotReply) -> list[Check]:

@@ -19,7 +19,7 @@ from gateway.client import GatewayClient, GatewayRefused, GatewayUnreachable
 from gateway.lock import LockObserver, daemon_offset
 from gateway.run_dir import POOL
 from gateway.wire import messages
-from gateway.wire.codes import Lifecycle
+from gateway.wire.codes import Lifecycle, SwitchMode, SwitchScope
 
 _POLL_SECONDS = 0.1
 
@@ -42,6 +42,9 @@ class Unreachable(ControlError):  # noqa: N818 - reads as what happened
 
 class Control(Protocol):
     """One gateway, as commands see it. Every method may raise ``ControlError``."""
+
+    #: The directory shared with engines, where this command may work without the gateway; None: it may not.
+    run_dir: Path | None
 
     def state(self) -> views.GatewayState:
         """The gateway now."""
@@ -87,6 +90,10 @@ class Control(Protocol):
         """Forget chunks."""
         ...
 
+    def switch(self, scope: SwitchScope, name: str, mode: SwitchMode | None, reason: str) -> views.Switches:
+        """Set a switch for good; None takes it away."""
+        ...
+
     def is_gone(self) -> bool:
         """Whether it has ended, as far as can be seen from here; False while somebody listens, however silent.
 
@@ -111,10 +118,12 @@ def requested_by() -> str:
 class WireControl:
     """A gateway by its admin socket."""
 
-    def __init__(self, admin_dir: Path, timeout_seconds: float) -> None:
+    def __init__(self, admin_dir: Path, timeout_seconds: float, run_dir: Path | None = None) -> None:
+        self.run_dir = run_dir
         self._path = admin_dir / "admin.sock"
         self._client = GatewayClient(self._path, timeout_seconds=timeout_seconds, software=f"kvgate-cli/{__version__}")
         self._peer = f"pid {os.getpid()}"
+        self._timeout_seconds = timeout_seconds
         self._lock: LockObserver | None = None  # of the pool, once the gateway is asked to end
 
     def close(self) -> None:
@@ -229,6 +238,23 @@ class WireControl:
         if not isinstance(reply, messages.Cleared):
             raise _unexpected(reply)
         return views.clear_result_of(reply, dry_run=body.dry_run)
+
+    def switch(self, scope: SwitchScope, name: str, mode: SwitchMode | None, reason: str) -> views.Switches:
+        """Set a switch for good; None takes it away."""
+        self._ask(
+            messages.Switch(
+                number=0,
+                # Read later, by a gateway that was hung, it must not undo what was asked for meanwhile.
+                deadline=time.monotonic() + self._timeout_seconds,
+                requested_by=requested_by(),
+                peer=self._peer,
+                scope=scope,
+                name=name,
+                mode=mode,
+                reason=reason,
+            )
+        )
+        return views.switches_of(self._snapshot())
 
     def _snapshot(self, *, transfers: bool = False, max_transfers: int = 0) -> messages.SnapshotReply:
         reply = self._ask(messages.SnapshotRequest(number=0, transfers=transfers, max_transfers=max_transfers))

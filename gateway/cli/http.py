@@ -3,7 +3,9 @@
 Owns: calls, token and errors of that way. Must not know: how answers are shown. Runs on the main thread.
 """
 
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -11,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from gateway.admin import views
 from gateway.admin.overview import Overview
 from gateway.cli.control import ControlError, Refused, Unreachable, requested_by
+from gateway.wire.codes import SwitchMode, SwitchScope
 
 Document = TypeVar("Document", bound=BaseModel)
 
@@ -23,6 +26,7 @@ class HttpControl:
     """A gateway, or an adapter, by the URL of its admin API: ``http://HOST:PORT``, or ``unix:PATH``."""
 
     def __init__(self, url: str, token: str, timeout_seconds: float) -> None:
+        self.run_dir: Path | None = None  # the gateway may be on another node
         headers = {"X-Requested-By": requested_by()} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._timeout_seconds = timeout_seconds
         path = url.removeprefix(UNIX) if url.startswith(UNIX) else None
@@ -96,6 +100,13 @@ class HttpControl:
     def clear(self, body: views.ClearBody) -> views.ClearResult:
         """Forget chunks."""
         return _read(views.ClearResult, self._call("POST", "/v1/cache/clear", body))
+
+    def switch(self, scope: SwitchScope, name: str, mode: SwitchMode | None, reason: str) -> views.Switches:
+        """Set a switch for good; None takes it away."""
+        path = f"/v1/switches/{scope}/{quote(name, safe='')}"
+        if mode is None:
+            return _read(views.Switches, self._call("DELETE", path))
+        return _read(views.Switches, self._call("PUT", path, views.SwitchBody(mode=mode, reason=reason)))
 
     def _call(
         self,

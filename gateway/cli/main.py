@@ -23,7 +23,7 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Every command, in the order of the help page."""
         return [
-            *("serve", "status", "top", "engines", "drain", "resume", "transfers", "clear"),
+            *("serve", "status", "top", "engines", "drain", "resume", "off", "on", "transfers", "clear"),
             *("doctor", "bundle", "purge", "bench", "admin", "version"),
         ]
 
@@ -47,6 +47,10 @@ def _imported(name: str) -> click.Command:
             from gateway.cli.top import top  # noqa: PLC0415
 
             return top
+        case "off" | "on":
+            from gateway.cli.switch import COMMANDS as SWITCHES  # noqa: PLC0415
+
+            return SWITCHES[name]
         case "doctor":
             from gateway.cli.doctor import doctor  # noqa: PLC0415
 

@@ -89,7 +89,8 @@ def _connect(
         return HttpControl(admin if is_whole else f"http://{admin}", _token(token_file), timeout)
     if not run_dir and not admin_dir:
         raise click.UsageError("which gateway? Give --run-dir, KVGATE_RUN_DIR, or --admin URL.")
-    return WireControl(Path(admin_dir or f"{str(run_dir).rstrip('/')}.admin"), timeout)
+    beside = f"{str(run_dir).rstrip('/')}.admin"
+    return WireControl(Path(admin_dir or beside), timeout, Path(run_dir) if run_dir else None)
 
 
 def _token(token_file: str | None) -> str:

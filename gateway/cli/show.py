@@ -29,6 +29,8 @@ def status(overview: Overview) -> None:
         ("drain", _drain_row(overview)),
         ("checks", "all hold" if not failing else f"failing: {', '.join(failing)}"),
     ]
+    if overview.switches:
+        rows.append(("switches", "; ".join(f"{s.scope} {s.name} {s.mode}" for s in overview.switches)))
     if overview.state is Lifecycle.STARTING:
         rows.insert(1, ("progress", f"{overview.start_progress:.0%} of the pool reserved"))
     click.echo()
@@ -120,6 +122,19 @@ def _end(one: views.Transfer) -> str:
         return f"{one.phase} for {duration(one.age_seconds)}"
     reason = f" ({one.reason.replace('_', ' ')})" if one.reason else ""
     return f"{one.outcome}{reason} after {duration(one.age_seconds)}"
+
+
+def switches(found: views.Switches) -> None:
+    """Every switch that is set."""
+    now = time.time()
+    table(
+        ("scope", "name", "mode", "since"),
+        [
+            (s.scope, s.name, s.mode, "the setting" if s.since_at is None else f"{duration(now - s.since_at)} ago")
+            for s in found.switches
+        ],
+        nothing="all is on",
+    )
 
 
 def cleared(result: views.ClearResult) -> None:

@@ -8,14 +8,16 @@ own engine to be ready. Every gate raises ``Refusal`` before anything has change
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.core.drain import Drains
 from gateway.core.leases import Leases
 from gateway.core.parties import NAMESPACE_BYTES, Parties, Party
 from gateway.core.reservations import Reservations
 from gateway.core.types import CoreConfig, Refusal
-from gateway.wire.codes import ErrorCode, Lifecycle
+from gateway.wire.codes import ErrorCode, Lifecycle, SwitchMode
+
+SwitchOf = Callable[[str, str], SwitchMode]
 
 KEY_BYTES = 32
 #: Chunks of one prompt: a slot's header has 32 bits for the place of its chunk.
@@ -28,6 +30,8 @@ class Admission:
     """The gates."""
 
     def __init__(self, config: CoreConfig, drains: Drains, parties: Parties, jitter: random.Random) -> None:
+        #: What a model and an engine's name come to, by the operators' switches.
+        self.switch_of: SwitchOf = lambda _model, _engine: SwitchMode.ON
         self._config = config
         self._drains = drains
         self._parties = parties
@@ -46,6 +50,10 @@ class Admission:
         """The gateway's state, unless it is ready and the party's engine is drained alone."""
         state = self._drains.state
         return self.engine_state(party.spec.engine) if state is Lifecycle.READY else state
+
+    def switch(self, party: Party) -> SwitchMode:
+        """What operators let the party do, whatever the state."""
+        return self.switch_of(party.spec.model, party.spec.engine)
 
     # -- gates by state
 
@@ -87,6 +95,13 @@ class Admission:
         whose = "the gateway" if self._drains.state is not Lifecycle.READY else f"engine {party.spec.engine}"
         return Refusal(
             ErrorCode.DRAINING, f"{whose} is {self.party_state(party)}: no new work is taken", self.retry_after()
+        )
+
+    def switched_off(self, party: Party, what: str) -> Refusal:
+        """The refusal of what a switch forbids."""
+        mode = self.switch(party)
+        return Refusal(
+            ErrorCode.OFF, f"a switch says {mode} for engine {party.spec.engine}: {what}", self.retry_after()
         )
 
     def retry_after(self) -> float:

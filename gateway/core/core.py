@@ -12,7 +12,7 @@ pool file before the reply is sent is left in ``take_effects()``, in order.
 import random
 from collections.abc import Iterable, Sequence
 
-from gateway.core.admission import STOPPED, Admission, check_clear, check_keys, check_numbers, check_reserve
+from gateway.core.admission import STOPPED, Admission, SwitchOf, check_clear, check_keys, check_numbers, check_reserve
 from gateway.core.chunks import Chunks
 from gateway.core.drain import Drains
 from gateway.core.healing import Healing
@@ -227,7 +227,7 @@ class Core:
             )
         self._admission.session(party, session, self._leases)
         found = Found(0, 0.0)
-        if self._admission.party_state(scheduler) is Lifecycle.READY:
+        if self._admission.party_state(scheduler) is Lifecycle.READY and self._admission.switch(scheduler).loads:
             found = self._retrieves.lookup(scheduler, session, namespace, keys, now=now, wall=wall)
         self._retrieves.count_lookup(spec, self._parties.model_label(spec.model), len(keys), found.chunks)
         return found
@@ -266,12 +266,14 @@ class Core:
         Repeating it for the same operation gives the same grants.
 
         Raises:
-            Refusal: STARTING, STOPPING, DRAINING, UNKNOWN_PARTY, FENCED, INVALID, or LIMIT (too many operations).
+            Refusal: STARTING, STOPPING, DRAINING, OFF, UNKNOWN_PARTY, FENCED, INVALID, or LIMIT (too many operations).
         """
         self._admission.serving()
         worker = self._parties.require(party, Role.WORKER)
         check_numbers(operation=operation)
         check_reserve(keys, depth, parent)
+        if not self._admission.switch(worker).stores:
+            raise self._admission.switched_off(worker, "no store is taken")
         if self._admission.party_state(worker) is not Lifecycle.READY:
             raise self._admission.draining(worker)
         self._admission.operation(party, operation, self._reservations, self._leases)
@@ -329,7 +331,7 @@ class Core:
         of the same group are granted.
 
         Raises:
-            Refusal: STARTING, STOPPING, DRAINING, UNKNOWN_PARTY, FENCED, INVALID, or LIMIT (too many operations).
+            Refusal: STARTING, STOPPING, DRAINING, OFF, UNKNOWN_PARTY, FENCED, INVALID, or LIMIT (too many operations).
         """
         self._wall_offset = wall - now
         self._admission.serving()
@@ -339,6 +341,8 @@ class Core:
         known = self._retrieves.repeat(party, operation, keys, now)
         if known is not None:
             return known.grants, known.deadline
+        if not self._admission.switch(worker).loads:
+            raise self._admission.switched_off(worker, "nothing is loaded")
         self._admission.operation(party, operation, self._reservations, self._leases)
         group = self._namespaces.group_of(worker.spec)
         state = self._admission.party_state(worker)
@@ -454,6 +458,13 @@ class Core:
             self._stores.leave(party, now)
         self._move_drains(now)
 
+    def obey(self, switch_of: SwitchOf) -> None:
+        """Obey these switches from now on: by a model's and an engine's name, whatever drains and resumes say.
+
+        What is granted runs on; the adapters settle it.
+        """
+        self._admission.switch_of = switch_of
+
     # -- time
 
     def tick(self, now: float, wall: float) -> None:
@@ -564,6 +575,7 @@ class Core:
         return PartyView(
             known=True,
             state=self._admission.party_state(party),
+            switch=self._admission.switch(party),
             drain_id=drain_id,
             drain_deadline=drain_deadline,
             live_sessions=tuple(deadlines),

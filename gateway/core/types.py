@@ -18,6 +18,7 @@ from gateway.wire.codes import (
     ReserveStatus,
     Role,
     State,
+    SwitchMode,
 )
 
 
@@ -213,6 +214,7 @@ class PartyView:
     drain_deadline: float = 0.0
     live_sessions: tuple[int, ...] = ()
     lease_deadline: float = 0.0
+    switch: SwitchMode = SwitchMode.ON
 
 
 @dataclass(frozen=True)

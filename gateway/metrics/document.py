@@ -25,9 +25,9 @@ _HEAD = f"""\
 Generated from `gateway/metrics/table.py` by `make fix`; `make check` fails when the two differ.
 
 Units are seconds and bytes. Label sets are closed: nothing of a request, a key, a tenant or an error text stands
-in a label, and every combination of closed values that can be exists, at 0, from the start. Gauges are read from the
-table that owns the fact at the moment of the scrape; counters grow where the thing happens. Nothing is a rate, a mean or
-a ratio over time: queries make those.
+in a label, and every combination of closed values that can be exists, at 0, from the start. Gauges are read from
+the table that owns the fact at the moment of the scrape; counters grow where the thing happens. Nothing is a rate,
+a mean or a ratio over time: queries make those.
 
 An adapter's measurements reach Prometheus on two roads, under two prefixes, so that one Prometheus may take both:
 

@@ -18,12 +18,18 @@ _MEANT = (*_READ, ErrorCode.WRONG_BOOT)  # … and names a boot, as all but HELL
 _ENDS = (*_MEANT, ErrorCode.STARTING)  # what ends something is refused in one state only
 _PARTY = (ErrorCode.UNKNOWN_PARTY, ErrorCode.FENCED, ErrorCode.INVALID)
 _BEGINS = (*_ENDS, ErrorCode.STOPPING, ErrorCode.EXPIRED, ErrorCode.LIMIT, *_PARTY)
-_GRANTS = (*_BEGINS, ErrorCode.DRAINING)
-_ADMITS = (ErrorCode.LOCK_NOT_HELD, ErrorCode.COLLISION, ErrorCode.GEOMETRY, ErrorCode.FENCED, ErrorCode.INVALID)
+_GRANTS = (*_BEGINS, ErrorCode.DRAINING, ErrorCode.OFF)
+_ADMITS = (
+    ErrorCode.LOCK_NOT_HELD,
+    ErrorCode.COLLISION,
+    ErrorCode.GEOMETRY,
+    ErrorCode.FENCED,
+    ErrorCode.INVALID,
+    ErrorCode.INCOMPATIBLE,
+)
 _OPERATES = (*_MEANT, ErrorCode.FORBIDDEN)
 _CHANGES = (*_OPERATES, ErrorCode.EXPIRED, ErrorCode.NOT_FOUND)
 _SERVED = (ErrorCode.STARTING, ErrorCode.STOPPING)
-_EVERY = (OK, *ErrorCode)
 
 OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "HELLO": (*_READ, ErrorCode.INCOMPATIBLE),
@@ -37,15 +43,16 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "COMMIT": (*_ENDS, *_PARTY),
     "ABORT": (*_ENDS, ErrorCode.FENCED, ErrorCode.INVALID),
     "READ": _GRANTS,
-    "DONE": _ENDS,
-    "STORE": _EVERY,
-    "RETRIEVE": _EVERY,
-    "CANCEL": _EVERY,
-    "RELEASE_EVENT": _EVERY,
+    "DONE": (*_ENDS, ErrorCode.INVALID),
+    "STORE": _GRANTS,
+    "RETRIEVE": _GRANTS,
+    "CANCEL": _ENDS,
+    "RELEASE_EVENT": _ENDS,
     "SNAPSHOT": _OPERATES,
     "DRAIN": (*_CHANGES, ErrorCode.CONFLICT, ErrorCode.INVALID),
     "RESUME": (*_CHANGES, ErrorCode.CONFLICT),
     "CLEAR": (*_CHANGES, *_SERVED, ErrorCode.INVALID),
     "FENCE": (*_CHANGES, *_SERVED),
+    "SWITCH": (*_OPERATES, ErrorCode.EXPIRED, ErrorCode.INVALID, ErrorCode.LIMIT),
     UNKNOWN: (ErrorCode.BAD_MESSAGE, ErrorCode.TOO_LARGE, ErrorCode.UNSUPPORTED),
 }

@@ -6,6 +6,7 @@ this module imports the standard library only, so that the pure core may use it.
 Values are the words seen on the wire and in labels: renaming one is a protocol change.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -28,6 +29,41 @@ class Health(StrEnum):
     UNHEALTHY = "unhealthy"
 
 
+class SwitchScope(StrEnum):
+    """What a switch is for."""
+
+    NODE = "node"
+    MODEL = "model"
+    ENGINE = "engine"
+
+
+class SwitchMode(StrEnum):
+    """What an operator lets a node, a model or an engine do, until they say otherwise."""
+
+    ON = "on"
+    NO_STORE = "no_store"
+    NO_LOAD = "no_load"
+    OFF = "off"
+
+    @property
+    def stores(self) -> bool:
+        """Whether new stores are taken."""
+        return self in (SwitchMode.ON, SwitchMode.NO_LOAD)
+
+    @property
+    def loads(self) -> bool:
+        """Whether lookups find anything, and loads are begun."""
+        return self in (SwitchMode.ON, SwitchMode.NO_STORE)
+
+
+def strictest(modes: Iterable[SwitchMode]) -> SwitchMode:
+    """What all of these together allow; ``on`` when there are none."""
+    taken = frozenset(modes) - {SwitchMode.ON}
+    if len(taken) > 1:  # one that takes stores and one that takes loads leave nothing
+        return SwitchMode.OFF
+    return next(iter(taken), SwitchMode.ON)
+
+
 class Role(StrEnum):
     """Which half of an engine a party is."""
 
@@ -48,6 +84,7 @@ class ErrorCode(StrEnum):
     STARTING = "starting"  # the pool is still being reserved
     DRAINING = "draining"  # no new work; retry after retry_after_ms
     STOPPING = "stopping"
+    OFF = "off"  # an operator's switch forbids it
     EXPIRED = "expired"  # the request's deadline had passed when it was read
     UNKNOWN_PARTY = "unknown_party"  # register first
     LOCK_NOT_HELD = "lock_not_held"  # the party's proof-of-death lock is not seen held
@@ -161,6 +198,7 @@ class Reason(StrEnum):
     RESTARTED = "restarted"
     CLOSED = "closed"
     CLEARED = "cleared"
+    OFF = "off"  # an operator's switch forbids it
 
 
 class Trigger(StrEnum):

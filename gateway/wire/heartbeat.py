@@ -5,7 +5,7 @@ Owns: PING, PONG and the statistics that ride on them. Must not know: how either
 
 import msgspec
 
-from gateway.wire.codes import Health, Lifecycle, OperationKind, OutcomeKind, Phase, Reason, State
+from gateway.wire.codes import Health, Lifecycle, OperationKind, OutcomeKind, Phase, Reason, State, SwitchMode
 from gateway.wire.envelope import Reply, Request
 
 
@@ -83,6 +83,7 @@ class Pong(Reply, frozen=True, kw_only=True, tag="PONG"):
         known: the daemon knows the party; False: register again.
         drain: set while ``state`` is draining.
         sessions: listed sessions whose lease lives, with its new deadline in ``lease_deadline``.
+        switch: what operators let this party do, whatever the state.
     """
 
     state: Lifecycle
@@ -92,3 +93,4 @@ class Pong(Reply, frozen=True, kw_only=True, tag="PONG"):
     drain: DrainNotice | None = None
     sessions: tuple[int, ...] = ()
     lease_deadline: float = 0.0
+    switch: SwitchMode = SwitchMode.ON

@@ -36,7 +36,7 @@ from gateway.wire.handles import (
 from gateway.wire.heartbeat import AdapterStats, DrainNotice, HistogramSample, OperationInfo, Ping, Pong, Sample
 from gateway.wire.lookups import EndSession, Found, Lookup, Release
 from gateway.wire.meeting import Hello, Register, Unregister, Welcome
-from gateway.wire.operators import Clear, Cleared, Drain, Drained, Fence, Resume, SnapshotRequest
+from gateway.wire.operators import Clear, Cleared, Drain, Drained, Fence, Resume, SnapshotRequest, Switch
 from gateway.wire.slots import Abort, Commit, Committed, EndRead, Read, Readable, ReadSlot, Reserve, Reserved, SlotGrant
 from gateway.wire.snapshot import (
     CheckInfo,
@@ -47,6 +47,7 @@ from gateway.wire.snapshot import (
     Remaining,
     SlotCounts,
     SnapshotReply,
+    SwitchInfo,
     TransferInfo,
 )
 
@@ -115,6 +116,8 @@ __all__ = [
     "SnapshotReply",
     "SnapshotRequest",
     "Store",
+    "Switch",
+    "SwitchInfo",
     "TransferInfo",
     "Unregister",
     "Welcome",
@@ -123,7 +126,7 @@ __all__ = [
 SlotRequest = Reserve | Commit | Abort | Read | EndRead
 HandleRequest = Store | Retrieve | Cancel | ReleaseEvent
 EngineRequest = Hello | Register | Unregister | Ping | Lookup | Release | EndSession | SlotRequest | HandleRequest
-AdminRequest = SnapshotRequest | Drain | Resume | Clear | Fence
+AdminRequest = SnapshotRequest | Drain | Resume | Clear | Fence | Switch
 AnyRequest = EngineRequest | AdminRequest
 AnyReply = (
     Error | Done | Welcome | Pong | Found | Reserved | Committed | Readable | Copied | Drained | Cleared | SnapshotReply

@@ -3,6 +3,7 @@
 Owns: what an operator can ask for, with its answers. Must not know: what a snapshot holds. Pure.
 """
 
+from gateway.wire.codes import SwitchMode, SwitchScope
 from gateway.wire.envelope import Reply, Request
 from gateway.wire.snapshot import DrainInfo
 
@@ -64,6 +65,17 @@ class Cleared(Reply, frozen=True, kw_only=True, tag="CLEARED"):
     chunks: int
     bytes: int
     held_chunks: int
+
+
+class Switch(Request, frozen=True, kw_only=True, tag="SWITCH"):
+    """Set a switch for good; ``mode`` None takes it away. The node's name is ``all``."""
+
+    requested_by: str
+    scope: SwitchScope
+    name: str
+    mode: SwitchMode | None = None
+    peer: str = ""
+    reason: str = ""
 
 
 class Fence(Request, frozen=True, kw_only=True, tag="FENCE"):

@@ -5,7 +5,7 @@ Owns: SNAPSHOT's answer and its parts. Must not know: where they are read. Pure.
 
 import msgspec
 
-from gateway.wire.codes import DrainOutcome, Health, Lifecycle, Role, State
+from gateway.wire.codes import DrainOutcome, Health, Lifecycle, Role, State, SwitchMode, SwitchScope
 from gateway.wire.envelope import Reply
 from gateway.wire.heartbeat import HistogramSample, OperationInfo, Sample
 
@@ -116,6 +116,15 @@ class SlotCounts(msgspec.Struct, frozen=True, kw_only=True):
     allocated_bytes: int
 
 
+class SwitchInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One switch in force. ``since_at`` 0: it is the setting's default."""
+
+    scope: SwitchScope
+    name: str
+    mode: SwitchMode
+    since_at: float
+
+
 class SnapshotReply(Reply, frozen=True, kw_only=True, tag="SNAPSHOT_REPLY"):
     """What is, read from the owning tables in one step of the loop.
 
@@ -139,4 +148,5 @@ class SnapshotReply(Reply, frozen=True, kw_only=True, tag="SNAPSHOT_REPLY"):
     transfers: tuple[TransferInfo, ...] = ()
     run_dir: str = ""
     loop_age_seconds: float = 0.0
+    switches: tuple[SwitchInfo, ...] = ()
     silence_seconds: float = 3.0  # an engine that has not sent a heartbeat for longer is silent

@@ -17,7 +17,7 @@ from adapter.liveness import (
     Settle,
     WindDown,
 )
-from gateway.wire.codes import ErrorCode, Health, Lifecycle, State, Trigger
+from gateway.wire.codes import ErrorCode, Health, Lifecycle, State, SwitchMode, Trigger
 
 BOOT, OTHER = b"A" * 16, b"B" * 16
 HELLO, REGISTER, PING = (Say(message) for message in Message)
@@ -406,3 +406,48 @@ def test_close_is_final_and_keeps_the_registration_for_the_goodbye() -> None:
     assert walk.tick(10) == []
     assert walk.table.drain(walk.now) == []
     assert walk.table.state is State.CLOSED
+
+
+# -- switches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_switch_winds_down_and_back() -> None:
+    walk = Walk().connect()
+    table = walk.table
+    assert table.switched(SwitchMode.OFF, 30.0) == [WindDown(Trigger.SWITCH, 30.0)]
+    assert table.switched(SwitchMode.OFF, 31.0) == []
+    assert (table.state, table.switch) == (State.HEALTHY, SwitchMode.OFF)
+    assert table.switched(SwitchMode.NO_STORE, 32.0) == [EndDrain()], "loads are welcome again"
+    assert table.switched(SwitchMode.ON, 33.0) == []
+
+
+def test_no_drain_and_no_gateway_ends_a_switch() -> None:
+    walk = Walk().connect()
+    table = walk.table
+    table.switched(SwitchMode.OFF, 30.0)
+    table.drain(20.0)
+    assert table.resume() == [], "switched off still"
+    table.lock_seen(False, walk.now)
+    assert table.state is State.DEAD
+    assert table.switched(SwitchMode.ON, 40.0) == [], "dead still"
+
+
+def test_a_switch_that_ends_leaves_an_operator_s_drain() -> None:
+    table = Walk().connect().table
+    table.drain(20.0)
+    table.switched(SwitchMode.OFF, 30.0)
+    assert table.switched(SwitchMode.ON, 31.0) == []
+    assert table.resume() == [EndDrain()]
+
+
+def test_whoever_comes_back_switched_off_takes_no_work() -> None:
+    walk = Walk()
+    walk.table.switched(SwitchMode.OFF, 30.0)
+    walk.table.lock_seen(True, walk.now)
+    walk.tick()
+    walk.welcome()
+    walk.tick()
+    walk.table.registered(walk.now)
+    walk.tick()
+    assert walk.pong() == []
+    assert walk.table.state is State.HEALTHY

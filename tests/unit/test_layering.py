@@ -48,12 +48,17 @@ ROOMS: dict[str, Room] = {
     "gateway.wire": Room(_words("gateway.wire"), _words("msgspec blake3")),
     "gateway.core": Room(_words("gateway.wire.codes"), _words("numpy"), pure=True),
     "gateway.access": Room(),
+    "gateway.switches": Room(_words("gateway.wire.codes")),
     "gateway.lock": Room(),
     "gateway.log": Room(),
     "gateway.pool": Room(_words("gateway.wire gateway.lock"), _words("numpy msgspec")),
     "gateway.device.cuda": Room(_words("gateway.device"), _words("torch msgspec")),
     "gateway.device.devices": Room(_words("gateway.device")),
     "gateway.device": Room(others=_words("numpy")),
+    # Copies for engines: asks the core as an adapter would, through its steps.
+    "gateway.handles.operation": Room(_words("gateway.wire"), pure=True),
+    "gateway.handles.book": Room(_words("gateway.handles.operation gateway.core gateway.wire"), pure=True),
+    "gateway.handles": Room(_words("gateway.wire gateway.core gateway.device gateway.pool.mapping gateway.handles")),
     "gateway.metrics.outcomes": Room(_words("gateway.wire.codes"), pure=True),
     "gateway.metrics.table": Room(_words("gateway.wire.codes gateway.metrics.outcomes"), pure=True),
     "gateway.metrics": Room(
@@ -77,7 +82,7 @@ ROOMS: dict[str, Room] = {
     "gateway.bench": Room(_words("gateway.core gateway.wire.codes"), _words("numpy")),
     "gateway.cli": Room(
         _words(
-            "gateway.wire gateway.client gateway.config gateway.lock gateway.run_dir gateway.daemon "
+            "gateway.wire gateway.client gateway.config gateway.lock gateway.run_dir gateway.daemon gateway.switches "
             "gateway.admin.views gateway.admin.overview gateway.admin.verdict gateway.doctor gateway.purge "
             "gateway.bench"
         ),
@@ -88,7 +93,7 @@ ROOMS: dict[str, Room] = {
         _words(
             "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table "
             "gateway.metrics.outcomes gateway.client "
-            "gateway.config gateway.log"
+            "gateway.config gateway.log gateway.device gateway.handles"
         ),
         _words("msgspec zmq numpy"),
     ),
@@ -105,7 +110,7 @@ ROOMS: dict[str, Room] = {
         LEDGER
         | _words(
             "adapter.admin gateway.wire gateway.access gateway.device gateway.lock gateway.log gateway.pool.mapping "
-            "gateway.pool.format gateway.metrics.table"
+            "gateway.pool.format gateway.metrics.table gateway.switches"
         ),
         _words("msgspec numpy zmq prometheus_client"),
     ),

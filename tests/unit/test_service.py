@@ -24,7 +24,12 @@ def served(tmp_path) -> Iterator[Served]:
 HELLO = messages.Hello(number=0, oldest_version=1, newest_version=1, pool_format=1, monotonic=0.0)
 KEYS = (b"k" * 32,)
 OF_PARTY = {"number": 0, "party": PARTY}
-BEFORE_READY = (HELLO, messages.Ping(number=0), messages.SnapshotRequest(number=0))
+BEFORE_READY = (
+    HELLO,
+    messages.Ping(number=0),
+    messages.SnapshotRequest(number=0),
+    messages.Switch(number=0, requested_by="t", scope="node", name="all", mode="off"),
+)
 NOT_BEFORE_READY = (
     messages.Register(**OF_PARTY, role="worker", group="g", engine="e", model="m"),
     messages.Unregister(**OF_PARTY),

@@ -150,6 +150,9 @@ REQUESTS: tuple[messages.AnyRequest, ...] = (
     messages.Resume(**ASKED, **ASKED_BY, engine="engine-a"),
     messages.Clear(**ASKED, **ASKED_BY, model="model-a", namespace=NAMESPACE.hex(), all=True, dry_run=True),
     messages.Fence(**ASKED, **ASKED_BY, engine="engine-a"),
+    messages.Switch(
+        **ASKED, **ASKED_BY, scope=codes.SwitchScope.MODEL, name="org/model-a", mode=codes.SwitchMode.NO_STORE
+    ),
 )
 
 REPLIES: tuple[messages.AnyReply, ...] = (

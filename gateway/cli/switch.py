@@ -1,0 +1,109 @@
+"""``kvgate off`` and ``kvgate on``: an operator's lasting switch.
+
+Owns: the options, and what is done when no gateway answers: the markers are written here. Must not know: their names,
+how a gateway is reached. Runs on the main thread.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway import switches
+from gateway.admin import views
+from gateway.cli import show
+from gateway.cli.control import Control, ControlError, Unreachable
+from gateway.cli.operate import connected, print_json
+from gateway.switches import NODE
+from gateway.wire.codes import SwitchMode, SwitchScope
+
+_FORBIDDING = [str(mode) for mode in SwitchMode if mode is not SwitchMode.ON]
+
+
+def _named(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--reason", default="", help="For the audit log."),
+        click.option("--all", "everything", is_flag=True, help="Every engine of the node."),
+        click.option("--engine", metavar="NAME", help="The engines of this name."),
+        click.option("--model", metavar="NAME", help="Every engine that serves this model."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.option("--mode", type=click.Choice(_FORBIDDING), default="off", show_default=True, help="no_store: loads go on.")
+@_named
+@connected
+def off(control: Control, *, mode: str, **named: Any) -> None:
+    """Forbid stores, loads or both, for good: restarts, drains and resumes do not end it.
+
+    Works while the gateway hangs or is dead. Engines compute what they may not load.
+    """
+    _set(control, SwitchMode(mode), **named)
+
+
+@click.command()
+@_named
+@connected
+def on(control: Control, **named: Any) -> None:
+    """Take a switch back. Repeating it is harmless; another switch may still forbid something."""
+    _set(control, SwitchMode.ON, **named)
+
+
+def _set(
+    control: Control,
+    mode: SwitchMode,
+    *,
+    model: str | None,
+    engine: str | None,
+    everything: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    scope, name = _target(model, engine, everything)
+    try:
+        found = control.switch(scope, name, mode, reason)
+    except Unreachable as error:
+        if control.run_dir is None:
+            raise
+        found = _set_alone(control.run_dir, scope, name, mode)
+        click.echo(f"kvgate: no gateway answers ({error}): engines find the switch themselves", err=True)
+    print_json(found) if as_json else show.switches(found)
+
+
+def _target(model: str | None, engine: str | None, everything: bool) -> switches.Key:
+    given = [
+        *([(SwitchScope.MODEL, model)] if model is not None else []),
+        *([(SwitchScope.ENGINE, engine)] if engine is not None else []),
+        *([(SwitchScope.NODE, NODE)] if everything else []),
+    ]
+    if len(given) != 1:
+        raise click.UsageError("of what? Give one of --model, --engine and --all.")
+    try:
+        switches.check_name(*given[0])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return given[0]
+
+
+def _set_alone(run_dir: Path, scope: SwitchScope, name: str, mode: SwitchMode) -> views.Switches:
+    """Put the markers. The node's ``on`` gets one too: a setting may say otherwise at the next start."""
+    needs_marker = mode is not SwitchMode.ON or scope is SwitchScope.NODE
+    try:
+        switches.put(run_dir, scope, name, mode if needs_marker else None)
+        reading = switches.read(run_dir)
+    except OSError as error:
+        raise ControlError(f"no gateway answers, and {run_dir} cannot be used: {error.strerror}") from None
+    since = {(marker.scope, marker.name): marker.since_at for marker in reading.markers}
+    return views.Switches(
+        switches=[
+            views.Switch(scope=scope, name=name, mode=mode, since_at=since.get((scope, name), time.time()))
+            for (scope, name), mode in reading.modes().items()
+        ]
+    )
+
+
+COMMANDS = {command.name: command for command in (off, on)}

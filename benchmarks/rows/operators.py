@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import msgspec
 
 from benchmarks.echo import Echo
-from benchmarks.gateway import fill, gateway, small_worker
+from benchmarks.gateway import SMALL_CHUNK_BYTES, fill, gateway, small_worker
 from benchmarks.paced import Lap, PacedClient
 from benchmarks.result import Result, median, percentile
 from benchmarks.row import Plan, main
@@ -100,7 +100,9 @@ class Fleet:
         )
         self._later = msgspec.structs.replace(self._first, settled=())
         self._parties = [
-            RawParty(daemon.run_dir, engine=f"engine-{number}", group=f"fleet-{number}").register()
+            RawParty(
+                daemon.run_dir, engine=f"engine-{number}", group=f"fleet-{number}", chunk_bytes=SMALL_CHUNK_BYTES
+            ).register()
             for number in range(ENGINES)
         ]
         self._is_over = threading.Event()

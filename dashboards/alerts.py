@@ -133,6 +133,14 @@ TICKETS = (
         "It serves nobody until it is resumed or restarted. Engines of the node compute every prompt.",
     ),
     Alert(
+        "KvgateSwitchedOffLong",
+        Severity.TICKET,
+        "kvgate_switch_mode > 0",
+        "1h",
+        f"{{{{ $labels.scope }}}} {{{{ $labels.name }}}} of {_AT} has been {{{{ $labels.mode }}}} for an hour",
+        "A switch lasts until it is taken back: restarts, drains and resumes do not end it.",
+    ),
+    Alert(
         "KvgateAdapterOut",
         Severity.TICKET,
         f'sum {_ENGINE[:-1]}, state) (kvgate:adapter_gateway_state{{state=~"connecting|incompatible"}}) > 0',
@@ -154,7 +162,8 @@ TICKETS = (
         Severity.TICKET,
         "sum by (cluster, node, model) (increase(kvgate:adapter_prompt_tokens_total[1h])) > 100000\n"
         "unless sum by (cluster, node, model) (increase(kvgate:adapter_loaded_tokens_total[1h])) > 0\n"
-        "and on (cluster, node) min by (cluster, node) (min_over_time(kvgate_ready[1h])) == 1",
+        "and on (cluster, node) min by (cluster, node) (min_over_time(kvgate_ready[1h])) == 1\n"
+        'unless on (cluster, node) max_over_time(kvgate_switch_mode{mode=~"off|no_load"}[1h]) > 0',
         "35m",
         "No token of {{ $labels.model }} was loaded on {{ $labels.node }} for an hour",
         "{{ $value | humanize }} prompt tokens were looked up meanwhile, and the gateway was ready all the time.",

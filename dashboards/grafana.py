@@ -50,6 +50,7 @@ VARIABLES = (
 #: (name, query, title, text, colour): what happened, on every time axis.
 ANNOTATIONS = (
     ("drains", 'kvgate_state{state=~"draining|drained"} == 1', "{{node}} {{state}}", "drain", "orange"),
+    ("switches", "kvgate_switch_mode > 0", "{{node}}: {{scope}} {{name}} {{mode}}", "switch", "yellow"),
     (
         "boots",
         "changes(kvgate_boot_timestamp_seconds[$__rate_interval]) > 0",

@@ -110,13 +110,14 @@ _DIFFERENT = Row(
     (
         Panel(
             "Nodes that differ",
-            "Every node that is not ready, not healthy, not scraped, or of another version than most. Empty is good.",
+            "Every node not ready, not healthy, not scraped, switched, or of another version than most. Empty is good.",
             Unit.COUNT,
             (
                 Query(
                     "max by (cluster, node, instance, differs) (\n"
                     '  label_replace(kvgate_state{state!="ready"} == 1, "differs", "$1", "state", "(.+)")\n'
                     '  or label_replace(kvgate_health{health!="healthy"} == 1, "differs", "$1", "health", "(.+)")\n'
+                    '  or label_replace(kvgate_switch_mode > 0, "differs", "switched to $1", "mode", "(.+)")\n'
                     f'  or label_replace({GATEWAYS} == 0, "differs", "not scraped", "", "")\n'
                     "  or label_replace(\n"
                     "    kvgate_build_info unless on (cluster, version)"

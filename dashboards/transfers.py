@@ -135,6 +135,13 @@ _DRAIN = Row(
             (Query(f"sum by (trigger) (increase(kvgate:adapter_drains_total{RATE}))", "{{trigger}}"),),
         ),
         Panel(
+            "Switches",
+            "What operators have switched off, for good: how many nodes have it, by what and to which mode.",
+            Unit.COUNT,
+            (Query("sum by (scope, name, mode) (kvgate_switch_mode)", "{{scope}} {{name}} {{mode}}"),),
+            nothing="nothing is switched off",
+        ),
+        Panel(
             "Engines by state",
             "Engines as the gateways see them; a fenced one may not come back.",
             Unit.COUNT,

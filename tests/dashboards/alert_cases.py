@@ -126,6 +126,13 @@ CASES: dict[str, Case] = {
         labels={**NODE, "state": "drained"},
         quiet=({'kvgate_state{state="drained"}': "1x200 0x60", 'kvgate_state{state="ready"}': "0x200 1x60"},),
     ),
+    "KvgateSwitchedOffLong": Case(
+        firing={'kvgate_switch_mode{scope="model",name="m",mode="off"}': "1x260"},
+        not_yet="59m",
+        at="61m",
+        labels={**NODE, "scope": "model", "name": "m", "mode": "off"},
+        quiet=({'kvgate_switch_mode{scope="model",name="m",mode="off"}': "1x200 stale"},),
+    ),
     "KvgateAdapterOut": Case(
         firing={GATEWAY_STATE + '"incompatible"}': "1x60"},
         not_yet="9m",
@@ -174,6 +181,12 @@ CASES: dict[str, Case] = {
                 f"kvgate_engine_prompt_tokens_total{{{E}}}": "0+1000x320",
                 f"kvgate_engine_loaded_tokens_total{{{E}}}": "0x320",
                 "kvgate_ready{}": "1x100 0x80 1x140",  # drained for a while
+            },
+            {
+                f"kvgate_engine_prompt_tokens_total{{{E}}}": "0+1000x320",
+                f"kvgate_engine_loaded_tokens_total{{{E}}}": "0x320",
+                "kvgate_ready{}": "1x320",
+                'kvgate_switch_mode{scope="node",name="all",mode="no_load"}': "1x320",
             },
             {
                 f"kvgate_engine_prompt_tokens_total{{{E}}}": "0+100x320",  # hardly a prompt

@@ -1,7 +1,8 @@
 """A small fleet under load for dashboards to look at: whatever a panel can show happens here, again and again.
 
 Node a serves two engines: *busy* stores, finds, loads, misses and finds evicted what it stored; *held* has one store
-whose event never fires, so that its others are refused. A third has died. Node b is drained, node c is down.
+whose event never fires, so that its others are refused. A third has died. Node b is drained and
+switched off, node c is down.
 """
 
 import socket
@@ -39,6 +40,7 @@ class Fleet:
             drained = self._stack.enter_context(Daemon(SETTINGS)).start()
             httpx.post(f"{drained.admin_url}/v1/drain", timeout=10).raise_for_status()
             until(lambda: drained.snapshot().state == Lifecycle.DRAINED, 20, "node b drained")
+            (drained.run_dir / "switch.node.off.all").touch()
             self._be_busy(serving)
             with RawParty(serving.run_dir, Role.WORKER, engine="dead").register() as party:
                 party.reserve(range(4), party.next_operation())

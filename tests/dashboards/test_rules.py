@@ -51,7 +51,7 @@ def test_an_alert_says_only_what_it_knows(name: str) -> None:
     assert used <= CASES[name].labels.keys()
 
 
-def test_a_drain_of_everything_pages_nobody(tmp_path: Path) -> None:
+def test_a_drain_and_a_switch_of_everything_page_nobody(tmp_path: Path) -> None:
     engine = 'engine="e",model="m"'
     fleet = {
         "up{}": "1x800",
@@ -66,6 +66,7 @@ def test_a_drain_of_everything_pages_nobody(tmp_path: Path) -> None:
         f"kvgate_engine_prompt_tokens_total{{{engine}}}": "0+1000x800",
         f"kvgate_engine_loaded_tokens_total{{{engine}}}": "0+500x20 10000x800",
         'kvgate_drains_total{outcome="completed"}': "0x22 1x800",
+        'kvgate_switch_mode{scope="node",name="all",mode="off"}': "1x800",
     }
 
     _expect(tmp_path, fleet, {f"{minutes}m": [] for minutes in range(5, 180, 5)}, 'ALERTS{severity="critical"}')

@@ -19,7 +19,7 @@ Three things are ours, and have to do with prompts:
 - A chunk is used at least as often as the one behind it: ``touch`` raises a prefix to its suffix. Without that a lost
   entry of the table would leave a cold chunk in the middle of a hot prompt, and nothing behind it could be hit.
 
-Memory: about 140 bytes a slot; ``docs/decisions/eviction.md`` has what each choice is worth.
+Memory: about 155 bytes a slot, 18 more than plain LRU. ``docs/decisions/eviction.md`` has what each choice is worth.
 """
 
 from array import array

@@ -56,6 +56,15 @@ CRITICAL = (
         f" {OPERATION_DEADLINE_SECONDS} s. Blocks and events that it holds are not given back to the engine.",
     ),
     Alert(
+        "KvgateBlocksInDoubt",
+        Severity.CRITICAL,
+        f"sum {_ENGINE} (kvgate:adapter_settling_operations) > 0",
+        "1m",
+        f"Blocks of {_HERE} are in doubt",
+        "{{ $value }} operations were given up a minute ago or more, and it is not proven that nothing touches their"
+        " blocks any more: a copy still runs. Until then the blocks are not given back to the engine.",
+    ),
+    Alert(
         "KvgateLoadVerificationsFail",
         Severity.CRITICAL,
         f"sum {_ENGINE} (increase(kvgate:adapter_failed_verifications_total[5m])) > 0",

@@ -4,8 +4,8 @@ Owns: the choice of the source, so that nothing counts twice. Must not know: ale
 
 An engine's measurements may reach one Prometheus twice: from vLLM's own /metrics (``vllm:kvgate_adapter_…``) and from
 the gateway, to which heartbeats carry them (``kvgate_engine_…``). Dashboards and alerts use ``kvgate:adapter_…`` alone,
-which is the first where there is one for this cluster, node and model, and the second everywhere else. Counters are
-recorded as they are, series by series: ``rate`` comes after.
+which is the first where there is one for this cluster, node and model, and the second everywhere else; for the two that
+page it is the other way round. Counters are recorded as they are, series by series: ``rate`` comes after.
 """
 
 from collections.abc import Iterator
@@ -49,27 +49,35 @@ def _vllm_else_gateway(of_vllm: str, of_gateway: str) -> str:
     return f"{_from_vllm(of_vllm)}\nor\n{of_gateway} unless on (cluster, node, model) {shadow}"
 
 
+def _gateway_else_vllm(of_gateway: str, of_vllm: str, told: str) -> str:
+    """For what pages: heartbeats have a thread of their own, vLLM tells with its steps, and an idle one's word is old.
+
+    ``told``: the gateway's series by which it is known that it tells.
+    """
+    return f"{of_gateway}\nor\n{_from_vllm(of_vllm)} unless on (cluster, node, model) {told}"
+
+
 def _adapter_series() -> Iterator[Recording]:
     for metric in engine_metrics():
         for name, labels in sample_names(metric, ""):
             of_vllm, of_gateway = VLLM_PREFIX + name, ENGINE_PREFIX + name
-            expr = _vllm_else_gateway(of_vllm, of_gateway) if of_vllm in of_adapters() else of_gateway
+            if of_vllm not in of_adapters():
+                expr = of_gateway
+            elif name == ADAPTER_BY_NAME["settling_operations"].name:
+                expr = _gateway_else_vllm(of_gateway, of_vllm, of_gateway)
+            else:
+                expr = _vllm_else_gateway(of_vllm, of_gateway)
             yield Recording(RECORDED_PREFIX + name, expr, family(labels))
 
 
 def _oldest_age() -> Recording:
-    """How long the oldest operation of an engine has been pending at the moment of the scrape; 0: none is.
-
-    Here the gateway's word goes first: heartbeats have a thread of their own, while vLLM tells with its steps, so that
-    an idle engine's last word may be old.
-    """
+    """How long the oldest operation of an engine has been pending at the moment of the scrape; 0: none is."""
     name = ADAPTER_BY_NAME["oldest_pending_timestamp_seconds"].name
     of_gateway, of_vllm = (
         f"(timestamp({series}) - {series}) * ({series} > bool 0)"
         for series in (ENGINE_PREFIX + name, VLLM_PREFIX + name)
     )
-    told = ENGINE_PREFIX + name
-    expr = f"{of_gateway}\nor\n{_from_vllm(of_vllm)} unless on (cluster, node, model) {told}"
+    expr = _gateway_else_vllm(of_gateway, of_vllm, ENGINE_PREFIX + name)
     return Recording(RECORDED_PREFIX + "oldest_pending_age_seconds", expr, Family({"engine": None, "model": None}))
 
 

@@ -54,6 +54,16 @@ CASES: dict[str, Case] = {
             {f"kvgate_engine_oldest_pending_timestamp_seconds{{{E}}}": "1 1 1+15x20"},  # always one, never old
         ),
     ),
+    "KvgateBlocksInDoubt": Case(
+        firing={f"kvgate_engine_settling_operations{{{E}}}": "0x4 2x20"},
+        not_yet="105s",
+        at="3m",
+        labels=ENGINE,
+        quiet=(
+            {f"kvgate_engine_settling_operations{{{E}}}": "2 0 1 0 3 0 1x3 0x20"},  # a drain: copies end soon
+            {f'kvgate_engine_drains_total{{{E},trigger="switch"}}': "0 9x20"},
+        ),
+    ),
     "KvgateLoadVerificationsFail": Case(
         firing={f"kvgate_engine_failed_verifications_total{{{E}}}": "0+1x80"},
         not_yet="8m",

@@ -110,6 +110,13 @@ class TestOneSourceForAdapterSeries:
         }
         self._sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 3, '{model="m",engine="n1:8000/1"}': 2})
 
+    def test_what_was_given_up_is_the_gateways_first(self, tmp_path: Path) -> None:
+        series = {
+            f'vllm:kvgate_adapter_settling_operations{{model_name="m",engine="0",{self.VLLM}}}': "1x10",
+            'kvgate_engine_settling_operations{engine="pod-a",model="m"}': "0x10",
+        }
+        self._sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "settling_operations")
+
     def test_an_age_is_the_gateways_first(self, tmp_path: Path) -> None:
         """An idle vLLM's last word stays in its metrics."""
         series = {

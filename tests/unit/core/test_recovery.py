@@ -116,6 +116,21 @@ def test_a_header_that_cannot_be_is_freed(wrong):
     assert tables.stored() == {0}
 
 
+def test_no_two_slots_have_one_generation_and_none_has_one_of_this_boot():
+    own = {"generation": 7}
+    writing = {"generation": 8}
+    tables = recover(
+        header(0),
+        header(1, **own),
+        header(2, **own),
+        header(3, is_ready=False, **writing),
+        header(4, **writing),
+        header(5, generation=2 << 40),
+    )
+    assert tables.counts() == (2, 0, 1)
+    assert tables.stored() == {0, 1}
+
+
 def test_slots_of_one_slab_have_one_size_and_writing_ones_say_which():
     wide = {"extent": 2 * CHUNK_BYTES, "payload_bytes": 2 * CHUNK_BYTES}
     tables = recover(header(0), header(1, is_ready=False, **wide), header(8))

@@ -92,7 +92,7 @@ ROOMS: dict[str, Room] = {
     "gateway": Room(
         _words(
             "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table "
-            "gateway.metrics.outcomes gateway.client "
+            "gateway.metrics.outcomes gateway.client gateway.switches "
             "gateway.config gateway.log gateway.device gateway.handles"
         ),
         _words("msgspec zmq numpy"),

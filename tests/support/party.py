@@ -72,16 +72,21 @@ class RawParty:
     def try_register(self, *, holds_nothing: bool = True) -> AnyReply:
         """HELLO and REGISTER; the reply to the second, whatever it is."""
         self.dealer.hello()
-        return self.dealer.ask(
-            Register(
-                number=0,
-                party=self.id,
-                role=self._role,
-                chunk_bytes=self._chunk_bytes,
-                holds_nothing=holds_nothing,
-                pid=os.getpid(),
-                **self._names,
-            )
+        return self.dealer.ask(self.register_message(holds_nothing=holds_nothing))
+
+    def register_message(self, *, holds_nothing: bool = True) -> Register:
+        return self._register(holds_nothing)
+
+    def _register(self, holds_nothing: bool, **fields) -> Register:
+        return Register(
+            number=0,
+            party=self.id,
+            role=self._role,
+            chunk_bytes=self._chunk_bytes,
+            holds_nothing=holds_nothing,
+            pid=os.getpid(),
+            **self._names,
+            **fields,
         )
 
     def register(self, *, holds_nothing: bool = True) -> Self:

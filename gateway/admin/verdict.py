@@ -7,8 +7,8 @@ know: HTTP, sockets, terminals. Pure: a snapshot and the time in, a verdict out.
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from gateway.wire.codes import Lifecycle, State
-from gateway.wire.messages import DrainInfo, EngineInfo, SnapshotReply
+from gateway.wire.codes import Lifecycle, State, SwitchMode, SwitchScope
+from gateway.wire.messages import DrainInfo, EngineInfo, SnapshotReply, SwitchInfo
 
 #: The deadline of an operation, and the time in which what is given up settles (defaults of an adapter).
 OLD_PENDING_SECONDS = 40.0
@@ -83,6 +83,7 @@ def findings_of(snapshot: SnapshotReply, at: float) -> list[Finding]:
     found = [_of_check(check.name, check.reason, critical=check.critical) for check in snapshot.checks if not check.ok]
     if snapshot.state is not Lifecycle.READY:
         found.insert(0, _of_state(snapshot, at))
+    found += [_of_switch(switch, at) for switch in snapshot.switches if switch.mode is not SwitchMode.ON]
     troubled = [(engine.name, trouble_of(engine, at, snapshot.silence_seconds)) for engine in snapshot.engines]
     found += [
         Finding(f"engine {name}", trouble.severity, trouble.reason, f"kvgate engines {name}")
@@ -104,7 +105,8 @@ def verdict_line(snapshot: SnapshotReply, findings: list[Finding]) -> str:
     worst = findings[0]
     told = worst.detail if worst.name in (STATE, *_NEXT_STEPS) else f"{worst.name}: {worst.detail}"
     if snapshot.ready:
-        return f"Look at it: {told}{rest}. It is {serves}."
+        lead = "As asked" if worst.severity is Severity.NOTICE else "Look at it"
+        return f"{lead}: {told}{rest}. It is {serves}."
     return f"Not serving: {told}{rest}."
 
 
@@ -153,6 +155,14 @@ def worst_first(snapshot: SnapshotReply, at: float) -> list[tuple[EngineInfo, Tr
 def _of_check(name: str, reason: str, *, critical: bool) -> Finding:
     severity = Severity.CRITICAL if critical else Severity.WARNING
     return Finding(name, severity, reason or "the check failed", _NEXT_STEPS.get(name, _ELSE))
+
+
+def _of_switch(switch: SwitchInfo, at: float) -> Finding:
+    since = f"for {(at - switch.since_at) / 3600:.1f} h" if switch.since_at else "by its settings"
+    is_node = switch.scope is SwitchScope.NODE
+    name = "this node" if is_node else f"{switch.scope} {switch.name}"
+    back = "kvgate on --all" if is_node else f"kvgate on --{switch.scope} {switch.name}"
+    return Finding(name, Severity.NOTICE, f"its switch has been at {switch.mode} {since}", back)
 
 
 def _of_state(snapshot: SnapshotReply, at: float) -> Finding:

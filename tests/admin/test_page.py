@@ -85,6 +85,12 @@ def healthy(core: CoreDouble, **changes: object) -> None:
     )
 
 
+def sent(core: CoreDouble, kind: type[messages.Request], number: int = 1) -> list:
+    """What the page asked the core for: a dialog closes before its request has arrived."""
+    until(lambda: len(core.asked(kind)) >= number, what=f"{kind.__name__} arrives")
+    return core.asked(kind)
+
+
 def line(page: Page) -> Locator:
     return page.locator("#verdict-line")
 
@@ -186,7 +192,7 @@ def test_a_drain_by_keyboard_with_confirmation_and_live_progress(page: Page, cor
     page.keyboard.type("kernel update")
     page.keyboard.press("Enter")
     expect(dialog).to_be_hidden()
-    (asked,) = core.asked(messages.Drain)
+    (asked,) = sent(core, messages.Drain)
     assert (asked.deadline_seconds, asked.reason, asked.requested_by) == (45.0, "kernel update", "page")
 
     def draining(done: int, left: int) -> None:
@@ -217,7 +223,7 @@ def test_resume(page: Page, core: CoreDouble) -> None:
     page.get_by_role("dialog").get_by_label("Reason").fill("done")
     page.get_by_role("dialog").get_by_role("button", name="Resume").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
-    assert core.asked(Resume)[0].reason == "done"
+    assert sent(core, Resume)[0].reason == "done"
     expect(line(page)).to_be_focused()
 
 
@@ -238,7 +244,34 @@ def test_one_engine_is_drained(page: Page, core: CoreDouble) -> None:
     page.get_by_role("button", name="Drain engine e1").click()
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     expect(page.get_by_role("dialog")).to_be_hidden()
-    assert core.asked(messages.Drain)[0].engine == "e1"
+    assert sent(core, messages.Drain)[0].engine == "e1"
+
+
+def test_a_switch_is_set_and_taken_away(page: Page, core: CoreDouble) -> None:
+    core.says(messages.Switch, Done(number=0, boot=b""))
+    section = page.locator("#switches")
+    expect(section).to_contain_text("None is set")
+    page.get_by_role("button", name="Switch off…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("For", exact=True).select_option("model")
+    dialog.get_by_label("Name of the model").fill("org/m")
+    dialog.get_by_label("What it does then").select_option("no_load")
+    dialog.get_by_label("Reason").fill("wrong answers")
+    dialog.get_by_role("button", name="Switch off").click()
+    expect(dialog).to_be_hidden()
+    (asked,) = sent(core, messages.Switch)
+    assert (asked.scope, asked.name, asked.mode, asked.reason) == ("model", "org/m", "no_load", "wrong answers")
+    healthy(
+        core,
+        switches=(messages.SwitchInfo(scope=asked.scope, name="org/m", mode=asked.mode, since_at=time.time()),),
+    )
+    expect(section.locator("li")).to_contain_text("model org/m")
+    expect(section.locator("li")).to_contain_text("stores, loads nothing")
+    expect(line(page)).to_contain_text("As asked: model org/m")
+    section.get_by_role("button", name="Take away the switch of model org/m").click()
+    dialog.get_by_role("button", name="Take away").click()
+    expect(dialog).to_be_hidden()
+    assert sent(core, messages.Switch, 2)[1].mode is None
 
 
 def test_the_token_is_asked_for_once_and_kept_out_of_addresses(
@@ -259,7 +292,7 @@ def test_the_token_is_asked_for_once_and_kept_out_of_addresses(
         asks.get_by_label("Token").fill("secret")
         page.keyboard.press("Enter")
         expect(page.locator("dialog[open]")).to_have_count(0)
-        until(lambda: len(core.asked(messages.Drain)) == 1, what="the drain goes on by itself once the token is there")
+        assert len(sent(core, messages.Drain)) == 1, "it goes on by itself once the token is there"
         assert page.evaluate("sessionStorage.getItem('kvgate.token')") == "secret"
         assert page.evaluate("localStorage.length + document.cookie.length") == 0
         page.get_by_role("button", name="Forget the token").click()

@@ -5,8 +5,8 @@ import pytest
 
 from gateway.admin.overview import MAX_TRANSFERS, overview_of
 from gateway.admin.verdict import Severity
-from gateway.wire.codes import Health, Lifecycle, OutcomeKind, State
-from gateway.wire.messages import EngineInfo, Sample, SnapshotReply
+from gateway.wire.codes import Health, Lifecycle, OutcomeKind, State, SwitchMode, SwitchScope
+from gateway.wire.messages import EngineInfo, Sample, SnapshotReply, SwitchInfo
 from tests.support.core_double import check, drain, engine, snapshot, transfer
 
 NOW = 1_800_000_000.0
@@ -96,6 +96,21 @@ def test_an_engine_s_trouble(changes: dict, severity: Severity, words: str) -> N
     assert bool(row.trouble) is bool(words)
     is_told = severity in (Severity.WARNING, Severity.CRITICAL)
     assert [finding.next_step for finding in overview.verdict.findings] == ["kvgate engines e1"] * is_told
+
+
+def test_a_switch_is_told_with_how_to_take_it_back() -> None:
+    switches = (
+        SwitchInfo(scope=SwitchScope.NODE, name="all", mode=SwitchMode.NO_STORE, since_at=NOW - 7200),
+        SwitchInfo(scope=SwitchScope.MODEL, name="org/m", mode=SwitchMode.OFF, since_at=0.0),
+        SwitchInfo(scope=SwitchScope.ENGINE, name="e1", mode=SwitchMode.ON, since_at=NOW),
+    )
+    verdict = judged(switches=switches).verdict
+    assert [(finding.name, finding.next_step) for finding in verdict.findings] == [
+        ("this node", "kvgate on --all"),
+        ("model org/m", "kvgate on --model org/m"),
+    ]
+    assert verdict.severity is Severity.NOTICE
+    assert verdict.line.startswith("As asked: this node: its switch has been at no_store for 2.0 h, and 1 more.")
 
 
 def test_silence_is_measured_by_the_gateway_s_own_heartbeat() -> None:

@@ -44,7 +44,11 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``nothing`` is what it says when its queries rightly have no series: only then may they have none."""
+    """One panel.
+
+    ``nothing`` is what it says when its queries rightly have no series: only then may they have none. ``red_from``: the
+    value that is trouble; None: no value is.
+    """
 
     title: str
     description: str
@@ -53,6 +57,7 @@ class Panel:
     kind: Kind = Kind.LINES
     width: int = 8
     nothing: str = ""
+    red_from: float | None = None
 
 
 @dataclass(frozen=True)

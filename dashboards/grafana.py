@@ -177,6 +177,7 @@ def _panel(panel: Panel, number: int, families: Families) -> Any:
         .description(panel.description)
         .unit(str(panel.unit))
         .datasource(DATASOURCE)
+        .thresholds(_thresholds(panel.red_from))
         .height(_HEIGHTS[panel.kind])
         .span(panel.width)
     )
@@ -185,6 +186,14 @@ def _panel(panel: Panel, number: int, families: Families) -> Any:
     for index, one in enumerate(panel.queries):
         built = built.with_target(_target(one, chr(ord("A") + index), panel.kind, families))
     return built
+
+
+def _thresholds(red_from: float | None) -> dashboard.ThresholdsConfig:
+    """Set for every panel: Grafana's own would show whatever is 80 or more in red."""
+    steps = [models.Threshold(value=None, color="text")]
+    if red_from is not None:
+        steps.append(models.Threshold(value=red_from, color="red"))
+    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
 def _lines() -> timeseries.Panel:

@@ -1,7 +1,7 @@
 """The first dashboard: is the fleet well, what does it save, does it keep what was promised. Values only."""
 
 from dashboards.boards import RATE, Board, Kind, Panel, Query, Row, Unit
-from dashboards.objectives import OBJECTIVES, errors_record
+from dashboards.objectives import OBJECTIVES, OPERATION_DEADLINE_SECONDS, errors_record
 from dashboards.recording import GATEWAYS, WITHOUT_SERVICE
 
 _FLEET = Row(
@@ -74,6 +74,7 @@ _FLEET = Row(
             (Query("max(kvgate:adapter_oldest_pending_age_seconds)", "oldest"),),
             Kind.NOW,
             width=2,
+            red_from=OPERATION_DEADLINE_SECONDS + 10,
         ),
         Panel(
             "Did not end well",
@@ -101,6 +102,7 @@ _FLEET = Row(
             Kind.NOW,
             width=3,
             nothing="none",
+            red_from=1,
         ),
     ),
 )

@@ -91,6 +91,7 @@ class TestDashboards:
             assert panel["description"].endswith("."), panel["title"]
             assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
             assert panel["targets"], panel["title"]
+            assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"], panel["title"]
             assert panel["datasource"]["uid"] == "${datasource}"
 
     @EACH_BOARD

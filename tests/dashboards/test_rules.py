@@ -72,64 +72,70 @@ def test_a_drain_and_a_switch_of_everything_page_nobody(tmp_path: Path) -> None:
     _expect(tmp_path, fleet, {f"{minutes}m": [] for minutes in range(5, 180, 5)}, 'ALERTS{severity="critical"}')
 
 
-class TestOneSourceForAdapterSeries:
-    """What vLLM exposes is taken from it, everything else from the gateway, nothing from both."""
+#: The target of a vLLM. What one exposes is taken from it, everything else from the gateway, nothing from both.
+VLLM = 'job="vllm",instance="n1:8000",cluster="c",node="n1"'
 
-    VLLM = 'job="vllm",instance="n1:8000",cluster="c",node="n1"'
 
-    def _sum(self, tmp_path: Path, series: Series, expected: dict[str, float], name: str = "pending_stores") -> None:
-        samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
-        _expect(tmp_path, series, {"1m": samples}, f"sum by (model, engine) (kvgate:adapter_{name})")
+def _expect_sum(tmp_path: Path, series: Series, expected: dict[str, float], name: str = "pending_stores") -> None:
+    samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
+    _expect(tmp_path, series, {"1m": samples}, f"sum by (model, engine) (kvgate:adapter_{name})")
 
-    def test_an_engine_on_both_roads_counts_once(self, tmp_path: Path) -> None:
-        series = {
-            f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="0",{self.VLLM}}}': "3x10",
-            'kvgate_engine_pending_stores{engine="pod-a",model="m"}': "4x10",
-        }
-        self._sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 3})
 
-    def test_an_engine_whose_own_metrics_are_not_scraped_is_taken_from_the_gateway(self, tmp_path: Path) -> None:
-        series = {
-            f'vllm:kvgate_adapter_pending_stores{{model_name="other",engine="0",{self.VLLM}}}': "3x10",
-            'kvgate_engine_pending_stores{engine="pod-a",model="m"}': "4x10",
-        }
-        self._sum(tmp_path, series, {'{model="other",engine="n1:8000/0"}': 3, '{model="m",engine="pod-a"}': 4})
+def test_an_engine_on_both_roads_counts_once(tmp_path: Path) -> None:
+    series = {
+        f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="0",{VLLM}}}': "3x10",
+        'kvgate_engine_pending_stores{engine="pod-a",model="m"}': "4x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 3})
 
-    def test_the_same_model_on_another_node_is_another_engine(self, tmp_path: Path) -> None:
-        elsewhere = self.VLLM.replace("n1", "n2")
-        series = {
-            f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="0",{elsewhere}}}': "3x10",
-            'kvgate_engine_pending_stores{engine="pod-a",model="m"}': "4x10",
-        }
-        self._sum(tmp_path, series, {'{model="m",engine="n2:8000/0"}': 3, '{model="m",engine="pod-a"}': 4})
 
-    def test_every_rank_of_a_vllm_counts(self, tmp_path: Path) -> None:
-        series = {
-            f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="0",{self.VLLM}}}': "3x10",
-            f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="1",{self.VLLM}}}': "2x10",
-        }
-        self._sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 3, '{model="m",engine="n1:8000/1"}': 2})
+def test_an_engine_whose_own_metrics_are_not_scraped_is_taken_from_the_gateway(tmp_path: Path) -> None:
+    series = {
+        f'vllm:kvgate_adapter_pending_stores{{model_name="other",engine="0",{VLLM}}}': "3x10",
+        'kvgate_engine_pending_stores{engine="pod-a",model="m"}': "4x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="other",engine="n1:8000/0"}': 3, '{model="m",engine="pod-a"}': 4})
 
-    def test_what_was_given_up_is_the_gateways_first(self, tmp_path: Path) -> None:
-        series = {
-            f'vllm:kvgate_adapter_settling_operations{{model_name="m",engine="0",{self.VLLM}}}': "1x10",
-            'kvgate_engine_settling_operations{engine="pod-a",model="m"}': "0x10",
-        }
-        self._sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "settling_operations")
 
-    def test_an_age_is_the_gateways_first(self, tmp_path: Path) -> None:
-        """An idle vLLM's last word stays in its metrics."""
-        series = {
-            f'vllm:kvgate_adapter_oldest_pending_timestamp_seconds{{model_name="m",engine="0",{self.VLLM}}}': "5x10",
-            'kvgate_engine_oldest_pending_timestamp_seconds{engine="pod-a",model="m"}': "0x10",
-        }
-        self._sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "oldest_pending_age_seconds")
+def test_the_same_model_on_another_node_is_another_engine(tmp_path: Path) -> None:
+    elsewhere = VLLM.replace("n1", "n2")
+    series = {
+        f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="0",{elsewhere}}}': "3x10",
+        'kvgate_engine_pending_stores{engine="pod-a",model="m"}': "4x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="m",engine="n2:8000/0"}': 3, '{model="m",engine="pod-a"}': 4})
 
-    def test_without_a_gateway_the_age_is_vllms(self, tmp_path: Path) -> None:
-        series = {
-            f'vllm:kvgate_adapter_oldest_pending_timestamp_seconds{{model_name="m",engine="0",{self.VLLM}}}': "20x10",
-        }
-        self._sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 40}, "oldest_pending_age_seconds")
+
+def test_every_rank_of_a_vllm_counts(tmp_path: Path) -> None:
+    series = {
+        f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="0",{VLLM}}}': "3x10",
+        f'vllm:kvgate_adapter_pending_stores{{model_name="m",engine="1",{VLLM}}}': "2x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 3, '{model="m",engine="n1:8000/1"}': 2})
+
+
+def test_what_was_given_up_is_the_gateways_first(tmp_path: Path) -> None:
+    series = {
+        f'vllm:kvgate_adapter_settling_operations{{model_name="m",engine="0",{VLLM}}}': "1x10",
+        'kvgate_engine_settling_operations{engine="pod-a",model="m"}': "0x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "settling_operations")
+
+
+def test_an_age_is_the_gateways_first(tmp_path: Path) -> None:
+    """An idle vLLM's last word stays in its metrics."""
+    series = {
+        f'vllm:kvgate_adapter_oldest_pending_timestamp_seconds{{model_name="m",engine="0",{VLLM}}}': "5x10",
+        'kvgate_engine_oldest_pending_timestamp_seconds{engine="pod-a",model="m"}': "0x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "oldest_pending_age_seconds")
+
+
+def test_without_a_gateway_the_age_is_vllms(tmp_path: Path) -> None:
+    series = {
+        f'vllm:kvgate_adapter_oldest_pending_timestamp_seconds{{model_name="m",engine="0",{VLLM}}}': "20x10",
+    }
+    _expect_sum(tmp_path, series, {'{model="m",engine="n1:8000/0"}': 40}, "oldest_pending_age_seconds")
 
 
 def _firing(name: str) -> str:

@@ -66,7 +66,8 @@ class Chores:
                 self.desk.leave((party,), now)
                 if self.desk.is_busy(party):
                     continue  # a copy into one of its slots still runs: it is buried when that has ended
-                _log.info("party_died", extra={"facts": {"party": party.hex()}})
+                facts = {"engine": self.core.engine_of(party), "party": party.hex()}
+                _log.info("party_died", extra={"facts": facts})
                 self.core.party_died(party, now)
                 self.engines.forget(party, now)
         self.writer.apply(self.core.take_effects())

@@ -200,6 +200,11 @@ class Core:
         self._stores.bury(party, now)
         self._move_drains(now)
 
+    def engine_of(self, party: bytes) -> str:
+        """The engine's name of a registered party; empty for every other."""
+        found = self._parties.find(party)
+        return "" if found is None else found.spec.engine
+
     def owners(self) -> frozenset[bytes]:
         """Ids whose death matters: registered and fenced parties, owners of slots."""
         registered = (party.id for party in self._parties)

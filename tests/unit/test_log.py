@@ -1,11 +1,15 @@
 """How many lines a process writes, whatever happens to it: by a clock of the test's own."""
 
+import ast
 import io
 import itertools
 import json
 import logging
 import random
+import re
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -236,3 +240,31 @@ def test_a_level_that_is_off_costs_no_line_of_the_bound(caplog) -> None:
         engine_log.warning("told")
 
     assert [record.event for record in caplog.records] == ["told"]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+LEVELS = {"info", "warning", "error", "exception"}
+
+
+def told(package: str) -> Iterator[str]:
+    """Events in the source of a package: the first argument of each call of a log; ``*`` for what is filled in."""
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=level), args=[ast.Constant(str() as event), *_]) if (
+                    level in LEVELS
+                ):
+                    yield event
+                case ast.Call(func=ast.Attribute(attr=level), args=[ast.JoinedStr(values), *_]) if level in LEVELS:
+                    yield "".join(str(v.value) if isinstance(v, ast.Constant) else "*" for v in values)
+
+
+@pytest.mark.parametrize(("package", "who"), [("gateway", "the gateway"), ("adapter", "an adapter")])
+def test_the_operations_page_has_every_event(package: str, who: str) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = page.split(f"| event of {who} | says |\n")[1].split("\n\n")[0]
+    listed = re.findall(r"`([a-z_*]+)`", "".join(row.split(" | ")[0] for row in table.splitlines()))
+    events = {event for event in told(package) if re.fullmatch(r"[a-z_*]+", event)}
+
+    assert len(events) > 10
+    assert sorted(listed) == sorted(events)

@@ -125,19 +125,24 @@ class Feed:
         while True:
             began = time.monotonic()
             self._wanted.clear()
+            is_watched = (
+                self._num_watchers > 0
+            )  # whoever comes from here on waits for the next frame, which comes at once
             try:
-                await self._publish(await self._take())
+                frame = await self._take(with_transfers=is_watched)
+                if is_watched:
+                    await self._publish(frame)
             except Exception:  # a defect in one frame must not end the feed
                 log.exception("frame_failed")
-            if self._num_watchers:
+            if is_watched:
                 await asyncio.sleep(max(0.0, began + FRAME_SECONDS - time.monotonic()))
             else:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), POINT_SECONDS)
 
-    async def _take(self) -> bytes:
+    async def _take(self, *, with_transfers: bool) -> bytes:
         try:
-            snapshot = await self._core.snapshot(transfers=self._num_watchers > 0, max_transfers=MAX_TRANSFERS)
+            snapshot = await self._core.snapshot(transfers=with_transfers, max_transfers=MAX_TRANSFERS)
         except GatewayError as error:
             return _encode("unanswered", Unanswered(at=time.time(), reason=str(error)))
         overview = overview_of(snapshot, time.time())

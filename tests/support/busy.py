@@ -74,7 +74,7 @@ class Busy:
             ),
             counters=(
                 Sample("lookup_tokens", (MODELS[0],), looked_up),
-                Sample("hit_tokens", (MODELS[0],), int(37_000 * _flow(ran, 150))),
+                Sample("hit_tokens", (MODELS[0],), int(0.6 * looked_up + 3_000 * _flow(ran, 150))),
                 Sample("transfer_bytes", ("store",), int(_flow(ran, 70) * 1.4 * GIB)),
                 Sample("transfer_bytes", ("retrieve",), int(_flow(ran, 90) * 3.1 * GIB)),
                 Sample("evictions", ("capacity",), int(ran * 3)),
@@ -154,7 +154,7 @@ class Busy:
 def _flow(seconds: float, period_seconds: float) -> float:
     """What has flowed after so long, one a second in the mean, by turns more and less."""
     turn = 2 * math.pi / period_seconds
-    return seconds + 0.45 * math.sin(turn * seconds) / turn
+    return seconds + 0.3 * math.sin(turn * seconds) / turn + 0.15 * math.sin(2.7 * turn * seconds) / (2.7 * turn)
 
 
 def _counters(values: dict[str, float]) -> tuple[Sample, ...]:

@@ -125,9 +125,8 @@ class Feed:
         while True:
             began = time.monotonic()
             self._wanted.clear()
-            is_watched = (
-                self._num_watchers > 0
-            )  # whoever comes from here on waits for the next frame, which comes at once
+            # Whoever comes from here on is given the next frame, which is asked for as soon as this one is here.
+            is_watched = self._num_watchers > 0
             try:
                 frame = await self._take(with_transfers=is_watched)
                 if is_watched:

@@ -86,7 +86,7 @@ function newTransfer() {
     "tr",
     {},
     make("th", { scope: "row", class: "id" }),
-    cell(),
+    cell("wide"),
     state(),
     ...["number wide", "number", "number", "wide"].map(cell),
   );

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { byId, keepList, make, setText } from "./dom.js";
-import { clock } from "./format.js";
+import { seconds } from "./format.js";
 
 const MEANINGS = {
   on: "stores and loads",
@@ -13,7 +13,7 @@ const MEANINGS = {
 const whom = ({ scope, name }) => (scope === "node" ? "every engine of this node" : `${scope} ${name}`);
 
 /** `onChange(one)` is called for the button of a switch. A gateway without switches shows no section. */
-export function showSwitches({ switches }, onChange) {
+export function showSwitches({ switches, at }, onChange) {
   byId("switches").hidden = !switches;
   if (!switches) return;
   byId("switches-none").hidden = switches.length > 0;
@@ -23,7 +23,7 @@ export function showSwitches({ switches }, onChange) {
     item.dataset.severity = one.mode === "on" ? "good" : "warning";
     setText(item.children[1], whom(one));
     setText(item.children[2], `${one.mode.replace("_", " ")}: ${MEANINGS[one.mode]}`);
-    setText(item.children[3], one.since_at ? `since ${clock(one.since_at)}` : "as configured");
+    setText(item.children[3], one.since_at ? `for ${seconds(Math.max(0, at - one.since_at))}` : "as configured");
     item.lastChild.hidden = !one.since_at;
   });
 }

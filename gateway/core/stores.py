@@ -51,13 +51,17 @@ class Stores:
         deadline: float,
         now: float,
     ) -> tuple[ReserveGrant, ...]:
-        """One grant a key, in order. Past the first QUOTA or FULL, the rest have the same answer."""
+        """One grant a key, in order. Past the first QUOTA or FULL, the rest have the same answer.
+
+        FULL, rather than room at the cost of this very prompt: what stands before a chunk, in any shard, does not go to
+        store it, and nothing goes to store a chunk whose parent is gone. Neither could ever be hit.
+        """
         size = self._slots.size_for(spec.chunk_bytes)
         here = [group.slots[key] for key in keys if key in group.slots]
         self._chunks.pin(here, now)  # what this request found must not go to make room for the rest of it
         grants: list[ReserveGrant] = []
         end: ReserveStatus | None = None
-        is_prefix_safe = False
+        prompt: set[bytes] | None = None  # None: nothing had to go yet
         for i, key in enumerate(keys):
             known = self._known(group, spec.party, operation, key) if end is None else ReserveGrant(end)
             if known is not None:
@@ -68,11 +72,9 @@ class Stores:
                 end = ReserveStatus.QUOTA
             else:
                 slot = self._slots.take(size)
-                if slot == NO_SLOT and not is_prefix_safe:
-                    self._chunks.touch(group, (parent,), now)  # the operation's own prefix goes last
-                    is_prefix_safe = True
-                while slot == NO_SLOT and self._chunks.make_room(size, now):
-                    slot = self._slots.take(size)
+                if slot == NO_SLOT:
+                    prompt = self._prompt(group, parent, keys) if prompt is None else prompt
+                    slot = self._take_from_others(size, group, prompt, here, now)
                 if slot == NO_SLOT:
                     end = ReserveStatus.FULL
             if end is not None:
@@ -84,6 +86,34 @@ class Stores:
             grants.append(self._grant(header))
         self._chunks.unpin(here, now)
         return tuple(grants)
+
+    def _prompt(self, group: Group, parent: bytes, keys: Sequence[bytes]) -> set[bytes]:
+        """The keys, and those before them as far back as they are stored or being stored; none if the parent is not."""
+        prompt: set[bytes] = set()
+        key = parent
+        while key and key not in prompt:  # parents come from clients: a ring must not hold the loop
+            slot = group.slots.get(key, NO_SLOT)
+            live = self._reservations.live(group, key) if slot == NO_SLOT else None
+            if slot == NO_SLOT and live is None:
+                break
+            prompt.add(key)
+            key = self._slots.parents[slot] if live is None else live.parent
+        return prompt.union(keys) if prompt or not parent else prompt
+
+    def _take_from_others(self, size: SizeClass, group: Group, prompt: set[bytes], held: list[int], now: float) -> int:
+        """A slot for a chunk of this prompt, or NO_SLOT. What of it would go first is pinned, and put into ``held``."""
+        slots, chunks = self._slots, self._chunks
+        slot = NO_SLOT
+        while slot == NO_SLOT and prompt:
+            while (coldest := size.evictable.coldest()) != NO_SLOT and slots.keys[coldest] in prompt:
+                if chunks.index.groups[slots.groups[coldest]].namespace is not group.namespace:
+                    break
+                chunks.pin((coldest,), now)
+                held.insert(0, coldest)  # the coldest is the last of the prompt, and stays so
+            if not chunks.make_room(size, now):
+                break
+            slot = slots.take(size)
+        return slot
 
     def _known(self, group: Group, owner: bytes, operation: int, key: bytes) -> ReserveGrant | None:
         """The answer for a key that is READY or reserved already."""

@@ -1,12 +1,14 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.policy.choice import POLICIES
 from gateway.core.policy.lru import LeastRecentlyUsed
 from gateway.core.policy.order import NO_SLOT
 from gateway.core.types import CoreConfig, FreeHeader, WriteHeader
 from gateway.metrics.table import IDLE_BUCKETS
 from gateway.wire.codes import ReserveStatus
-from tests.unit.core.tables import CHUNK_BYTES, Tables, key, keys
+from tests.unit.core.tables import CHUNK_BYTES, NAMESPACE, Tables, key, keys
 
 NARROW = {"namespace": b"1" * 16, "chunk_bytes": CHUNK_BYTES}
 WIDE = {"namespace": b"4" * 16, "chunk_bytes": 4 * CHUNK_BYTES}
@@ -151,8 +153,12 @@ def test_what_a_request_found_does_not_go_to_make_room_for_the_rest_of_it():
     assert tables.stored() == {1}
 
 
-def test_an_operations_own_prefix_goes_last():
-    tables = Tables(slab_chunks=4)
+policies = pytest.mark.parametrize("policy", POLICIES)
+
+
+@policies
+def test_an_operations_own_prefix_does_not_go(policy):
+    tables = Tables(slab_chunks=4, eviction_policy=policy)
     worker = tables.worker()
     tables.store(worker, 1, keys(0, 1))
     tables.store(worker, 2, keys(10, 11))
@@ -160,8 +166,64 @@ def test_an_operations_own_prefix_goes_last():
     assert statuses(granted) == [ReserveStatus.GRANTED] * 2
     assert tables.stored() == {0, 1}
     more = tables.reserve(worker, 3, keys(2, 3, 4, 5), depth=2, parent=key(1))
-    assert statuses(more) == [ReserveStatus.GRANTED] * 4  # nothing else may go
-    assert tables.stored() == set()
+    assert statuses(more) == [ReserveStatus.GRANTED] * 2 + [ReserveStatus.FULL] * 2
+    assert tables.stored() == {0, 1}
+
+
+@policies
+@pytest.mark.parametrize("window", [1, 3])
+def test_of_a_prompt_longer_than_the_pool_the_beginning_stays(policy, window):
+    tables = Tables(eviction_policy=policy)
+    worker, scheduler = tables.worker(), tables.scheduler()
+    tables.store(worker, 1, keys(*range(100, 108)))
+    for session in range(3):  # what is used more than what was just stored would outlive it
+        assert tables.lookup(scheduler, session, keys(100, 101)) == 2
+        tables.core.end_session(scheduler, session, tables.now)
+    for first in range(0, 20, window):  # one operation each, as an engine stores what each of its steps computed
+        wanted = keys(*range(first, min(first + window, 20)))
+        tables.store(worker, 10 + first, wanted, depth=first, parent=key(first - 1) if first else b"")
+    assert tables.stored() == set(range(8))
+
+
+@policies
+def test_what_a_rank_stores_leaves_the_other_ranks_parts_of_the_prompt(policy):
+    tables = Tables(eviction_policy=policy)
+    ranks = [tables.worker(f"rank {shard}", shard=shard, shard_count=2) for shard in range(2)]
+    scheduler = tables.scheduler(shard_count=2)
+    for number in range(20):
+        for rank in ranks:
+            tables.store(rank, number, keys(number), depth=number, parent=key(number - 1) if number else b"")
+    assert tables.lookup(scheduler, 1, keys(*range(20))) == 4
+
+
+def test_nothing_goes_for_a_chunk_whose_prefix_is_gone():
+    tables = Tables(slab_chunks=2)
+    worker = tables.worker()
+    tables.store(worker, 1, keys(10))
+    tables.store(worker, 2, keys(2), depth=2, parent=key(1))  # there is room
+    assert statuses(tables.reserve(worker, 3, keys(5), depth=5, parent=key(4))) == [ReserveStatus.FULL]
+    assert tables.stored() == {2, 10}
+    assert statuses(tables.reserve(worker, 4, keys(5))) == [ReserveStatus.GRANTED]
+
+
+def test_a_prefix_that_is_being_stored_is_there():
+    tables = Tables(slab_chunks=4)
+    worker = tables.worker()
+    tables.store(worker, 1, keys(0, 1))
+    tables.store(worker, 2, keys(10))
+    assert statuses(tables.reserve(worker, 3, keys(2), depth=2, parent=key(1))) == [ReserveStatus.GRANTED]
+    assert statuses(tables.reserve(worker, 4, keys(3), depth=3, parent=key(2))) == [ReserveStatus.GRANTED]
+    assert statuses(tables.reserve(worker, 5, keys(4), depth=4, parent=key(3))) == [ReserveStatus.FULL]
+    assert tables.stored() == {0, 1}
+
+
+def test_the_same_prompt_of_another_model_may_go():
+    tables = Tables(slab_chunks=2)
+    worker, other = tables.worker(), tables.worker("other", namespace=b"o" * 16)
+    tables.store(other, 1, keys(0))
+    tables.store(worker, 1, keys(0))
+    assert statuses(tables.reserve(worker, 2, keys(1), depth=1, parent=key(0))) == [ReserveStatus.GRANTED]
+    assert [one.namespace for one in tables.file.headers.values() if one.is_ready] == [NAMESPACE]
 
 
 def test_a_ring_of_parents_does_not_hold_the_loop():

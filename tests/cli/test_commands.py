@@ -337,3 +337,22 @@ def test_version_and_help() -> None:
         assert f"\n  {command}" in shown.stdout
         if command != "admin":
             assert CliRunner().invoke(cli, [command, "--help"]).exit_code == 0
+
+
+# -- switches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_switch_is_asked_for_with_a_deadline(core: CoreDouble) -> None:
+    """Whoever reads it after the command has given up must not act on it: the markers were written instead."""
+    core.says(messages.Switch, Done(number=0, boot=b""))
+    began = time.monotonic()
+    assert ask(core, "off", "--model", "org/m", "--mode", "no_load", "--reason", "why").returncode == 0
+    (asked,) = core.asked(messages.Switch)
+    assert (asked.scope, asked.name, asked.mode, asked.reason) == ("model", "org/m", "no_load", "why")
+    assert began < asked.deadline < time.monotonic() + 10
+
+
+def test_by_its_admin_api_a_switch_needs_an_answer(core: CoreDouble, tmp_path: Path) -> None:
+    done = kvgate("off", "--all", "--admin", "127.0.0.1:9", "--timeout", "0.5", KVGATE_RUN_DIR=str(tmp_path))
+    assert done.returncode == 4
+    assert list(tmp_path.glob("switch.*")) == []

@@ -352,7 +352,7 @@ def test_a_clear_of_what_nobody_knows_is_404(api: httpx.Client, core: CoreDouble
 
 
 def test_what_does_not_exist(api: httpx.Client) -> None:
-    for path in ("/", "/docs", "/redoc", "/openapi.json", "/v1", "/v1/state/", "/v1/switches", "/v1/events"):
+    for path in ("/docs", "/redoc", "/openapi.json", "/v1", "/v1/state/", "/v1/pins", "/v1/config"):
         problem(api.get(path), 404, "not_found")
     refused = api.delete("/v1/state")
     problem(refused, 405, "method_not_allowed")

@@ -148,4 +148,40 @@ class DropEvent:
     event: IpcEvent
 
 
-Action = Begin | AskReserve | AskRead | AskCommit | TellAbort | TellEndRead | WatchEvent | CopyChunk | DropEvent
+@dataclass(frozen=True, slots=True)
+class AskCopy:
+    """Hand an operation over to the gateway; answer with ``answered``, ``refused`` or ``unanswered``."""
+
+    number: int
+    kind: OperationKind
+    keys: tuple[bytes, ...]
+    block_ids: array[int]
+    event: IpcEvent | None
+    cell: int
+    depth: int
+    parent: bytes
+    skip_blocks: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class TellCancel:
+    """Send CANCEL; its answer is ``acknowledged``. It is told again until something has settled the operation."""
+
+    number: int
+    deadline: float
+
+
+Action = (
+    AskCopy
+    | TellCancel
+    | Begin
+    | AskReserve
+    | AskRead
+    | AskCommit
+    | TellAbort
+    | TellEndRead
+    | WatchEvent
+    | CopyChunk
+    | DropEvent
+)

@@ -79,6 +79,7 @@ class PoolSight(Enum):
     LOST = auto()  # the file attached to is the pool no more; told once
     DAEMON_LIVES = auto()
     DAEMON_GONE = auto()  # nobody holds the daemon's lock
+    FORMER_DAEMON_GONE = auto()  # nor the one on the file that is the pool no more, on which a copy may still run
 
 
 class PoolWatch:
@@ -121,8 +122,10 @@ class PoolWatch:
                 self._attach()
             elif not self._is_stale and not self._attachment.is_current():
                 return self._lose(f"{self.path} names another file or none")
-        if self._attachment is None or self._is_stale:
+        if self._attachment is None:
             return PoolSight.NOTHING
+        if self._is_stale:
+            return PoolSight.NOTHING if self._attachment.daemon_lives() else PoolSight.FORMER_DAEMON_GONE
         try:
             lives = self._attachment.daemon_lives()
         except OSError as error:

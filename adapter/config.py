@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from adapter.admin import address
+from gateway.wire.codes import TransferMode
 
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
@@ -22,7 +23,8 @@ class AdapterConfig:
         max_pending_ops: unsettled operations; past it stores are refused and lookups miss.
         max_pending_bytes: bytes of unsettled operations; past it stores are refused.
         copy_threads: threads that copy chunks.
-        transfer: ``"auto"`` or ``"pool"``: the adapter copies.
+        transfer: who copies: ``"pool"``, this process; ``"handle"``, the gateway, through the KV cache's memory, which
+            is moved to shared memory for that; ``"auto"``: this process. The gateway must allow it.
         admin: an HTTP admin server in the worker half (extra ``kvgate[admin]``): HOST:PORT, or ``"unix"``, a socket
             named by the party's id in a private directory; None: none. A scheduler half has nothing to drain, and none.
         admin_token_file: a file with the server's bearer token; None: ``KVGATE_ADMIN_TOKEN``, or no token, which only
@@ -52,10 +54,8 @@ class AdapterConfig:
         _check("max_pending_ops", self.max_pending_ops, minimum=1, maximum=8192, whole=True)
         _check("max_pending_bytes", self.max_pending_bytes, minimum=1, maximum=1 << 62, whole=True)
         _check("copy_threads", self.copy_threads, minimum=1, maximum=64, whole=True)
-        if self.transfer not in ("auto", "pool"):
-            raise ValueError(
-                f"transfer is {self.transfer!r}, expected 'auto' or 'pool' (the gateway does not copy yet)"
-            )
+        if self.transfer not in tuple(TransferMode):
+            raise ValueError(f"transfer is {self.transfer!r}, expected 'auto', 'pool' or 'handle'")
         if self.admin is not None:
             address.check(self.admin)
         if self.engine_name is not None and not _ENGINE_NAME.fullmatch(self.engine_name):

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.device.copy import Region
+from gateway.device.devices import NAMES
 
 # Of layouts with these names the last three axes are tokens, heads and head_dim in some order, or tokens and the
 # rest.
@@ -163,8 +164,8 @@ class _Layer:
         self.strides = tuple(tensor.stride())
         self.address = tensor.data_ptr()
         self.element_bytes = tensor.element_size()
-        if self.device.partition(":")[0] != "cpu":
-            raise ValueError(f"layer {name} is on {self.device}: pool mode on this device is not supported yet")
+        if self.device.partition(":")[0] not in NAMES:
+            raise ValueError(f"layer {name} is on {self.device}: known devices are {', '.join(NAMES)}")
 
     def describe(self) -> str:
         return f"layer {self.name} of shape {list(self.shape)}, strides {list(self.strides)}"

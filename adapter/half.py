@@ -22,7 +22,11 @@ class Half(Protocol):
     """The half of an adapter that a link serves. Every call but ``release`` comes with the link's lock held."""
 
     def register_message(self, party: bytes) -> Register | None:
-        """What this half says of itself. None: it has nothing to register yet, and will ``announce`` it."""
+        """What this half says of itself. None: it has nothing to register yet, and will ``announce`` it.
+
+        Raises:
+            PoolUnusableError: it cannot make ready for what it would say.
+        """
         ...
 
     def ping_message(self, party: bytes) -> Ping:
@@ -39,6 +43,10 @@ class Half(Protocol):
 
     def is_idle(self) -> bool:
         """Whether no copy runs: the lock may be given up, a new boot registered with."""
+        ...
+
+    def gateway_died(self, now: float) -> None:
+        """The daemon that this party registered with is proven dead. May be said more than once."""
         ...
 
     def settle(self, trigger: Trigger) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Required, TypedDict
 
 from adapter.actions import (
     Action,
@@ -90,6 +91,16 @@ _REASON_OF_COMMIT = {
     CommitStatus.CLEARED: Reason.CLEARED,
     CommitStatus.UNKNOWN: Reason.MISSING,
 }
+
+
+class Limits(TypedDict, total=False):
+    """What bounds a ledger, by the names of its arguments."""
+
+    max_pending_ops: Required[int]
+    max_pending_bytes: Required[int]
+    operation_deadline_seconds: Required[float]
+    max_asks: int
+    verify: bool
 
 
 class Ledger:
@@ -408,6 +419,7 @@ class Ledger:
             retrieves=self._num_pending[RETRIEVE],
             events=len(self._retained),
             settling=len(self._settling),
+            doubtful_blocks=sum(map(self._doubtful_blocks, self._settling)),
             oldest_wall=0.0 if oldest is None else oldest.wall,
         )
 
@@ -427,6 +439,10 @@ class Ledger:
         return settled
 
     # -- within a step -------------------------------------------------------------------------------------------------
+
+    def _doubtful_blocks(self, number: int) -> int:
+        operation = self._operations[number]
+        return operation.tally[RUNNING] * operation.transfer.blocks_per_chunk
 
     def _over_bounds(self, transfer: Transfer) -> Reason:
         if len(self._operations) >= self._max_pending_ops:
@@ -578,8 +594,7 @@ class Ledger:
             actions.append(TellEndRead(number) if kind is RETRIEVE else TellAbort(number))
         self._release_event(operation, actions)
         self._report(operation, outcome)
-        proof = Proof.COPY_DONE if operation.ever_ran else Proof.NEVER_STARTED
-        self.totals.count_settled(kind, outcome, proof, now - operation.submitted)
+        self.totals.count_settled(kind, outcome, self._proof_of(operation), now - operation.submitted)
         self._settled.append(
             OperationInfo(
                 number=number,
@@ -594,6 +609,10 @@ class Ledger:
                 settled_at=operation.wall + (now - operation.submitted),
             )
         )
+
+    def _proof_of(self, operation: Operation) -> Proof:
+        """Why nothing touches its blocks any more."""
+        return Proof.COPY_DONE if operation.ever_ran else Proof.NEVER_STARTED
 
     def _release_event(self, operation: Operation, actions: list[Action]) -> None:
         event, operation.event = operation.event, None

@@ -373,6 +373,9 @@ class Link:
                 self._obey(self._liveness.lock_seen(True, now))
             case PoolSight.DAEMON_GONE:
                 self._obey(self._liveness.lock_seen(False, now))
+                self._half.gateway_died(now)
+            case PoolSight.FORMER_DAEMON_GONE:
+                self._half.gateway_died(now)
 
     def _complain(self, reason: str) -> None:
         """Say why there is no connection: at once when the reason is another one, else ever more rarely."""
@@ -493,13 +496,26 @@ class Link:
             case Welcome() if mismatch := _mismatch(reply, said_at, now):
                 self._is_incompatible(now, mismatch)
             case Welcome():
+                succeeds = self._is_successor(reply)
                 self._welcome = reply
                 self._obey(self._liveness.welcome(reply.boot, reply.state, now))
+                if succeeds:
+                    self._half.gateway_died(now)
             case Error(code=ErrorCode.INCOMPATIBLE):
                 self._is_incompatible(now, reply.message)
             case _:
                 self._liveness.hello_failed()
                 self._complain_of_hello(reply)
+
+    def _is_successor(self, welcome: Welcome) -> bool:
+        """Whether another daemon than the one we registered with holds the lock on the pool we are attached to."""
+        return (
+            self._welcome is not None
+            and self._pool.is_attached
+            and welcome.pool_id == self._welcome.pool_id
+            and bool(self._announced_to)
+            and welcome.boot != self._announced_to
+        )
 
     def _complain_of_hello(self, reply: Reply | Reason) -> None:
         match reply:
@@ -531,7 +547,11 @@ class Link:
         self._announce()
 
     def _announce(self) -> None:
-        message = self._half.register_message(self.party)
+        try:
+            message = self._half.register_message(self.party)
+        except PoolUnusableError as error:
+            self._complain(str(error))
+            return
         if message is None:  # the heartbeats are probes until there is something to register
             self._obey(self._liveness.registered(time.monotonic()))
         else:

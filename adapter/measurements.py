@@ -125,6 +125,7 @@ def _pending_values(counts: PendingCounts) -> dict[Key, float]:
         ("pending_retrieves", ()): counts.retrieves,
         ("retained_events", ()): counts.events,
         ("settling_operations", ()): counts.settling,
+        ("doubtful_blocks", ()): counts.doubtful_blocks,
         ("oldest_pending_timestamp_seconds", ()): counts.oldest_wall,
     }
 

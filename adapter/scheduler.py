@@ -308,6 +308,9 @@ class SchedulerAdapter:
         """A scheduler half copies nothing."""
         return True
 
+    def gateway_died(self, now: float) -> None:
+        """A lookup holds nothing that a dead gateway could touch."""
+
     def settle(self, trigger: Trigger) -> None:  # noqa: ARG002 - whatever the cause
         """No promise of before is good any more."""
         self._lookups.void_all()

@@ -12,13 +12,18 @@ from gateway.wire.codes import OperationKind, OutcomeKind, Proof
 
 @dataclass(frozen=True, slots=True)
 class PendingCounts:
-    """The ledger's gauges, read in one step. ``oldest_wall`` is Unix time, 0 when nothing is pending."""
+    """The ledger's gauges, read in one step.
+
+    ``oldest_wall`` is Unix time, 0 when nothing is pending; ``doubtful_blocks``: of operations given up, under copies
+    that may run still.
+    """
 
     stores: int
     retrieves: int
     events: int
     settling: int
     oldest_wall: float
+    doubtful_blocks: int = 0
 
 
 @dataclass(slots=True)

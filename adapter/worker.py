@@ -23,8 +23,9 @@ from adapter.admin import AdminServer, Report
 from adapter.config import AdapterConfig
 from adapter.drain import OperatorDrain, Progress, progress
 from adapter.geometry import Geometry, Tensor, read_layers
+from adapter.handle_ledger import NUM_CELLS, HandleLedger
 from adapter.identity import CacheIdentity
-from adapter.ledger import Ledger
+from adapter.ledger import Ledger, Limits
 from adapter.link import SOFTWARE, Link
 from adapter.log import EngineLog
 from adapter.measurements import LinkCounts, Measurements, Readings
@@ -34,10 +35,11 @@ from adapter.snapshot import PendingOperation, Snapshot
 from adapter.switches import SwitchWatch
 from adapter.telling import told
 from adapter.transfer.chunks import CopyUnit, copy_unit
+from adapter.transfer.handles import HandleTransfers
 from adapter.transfer.memory import Memory
 from adapter.transfer.request import transfer_of
 from adapter.transfer.transfers import Transfers
-from gateway.wire.codes import Lifecycle, OperationKind, Reason, Role, State, Trigger
+from gateway.wire.codes import Lifecycle, OperationKind, Reason, Role, State, TransferMode, Trigger
 from gateway.wire.messages import AdapterStats, Ping, Pong, Register, Reply
 
 CLOSE_SECONDS = 1.5
@@ -55,6 +57,7 @@ class WorkerAdapter:
         config: settings; None: the defaults.
         registry: where the metrics are collected; None: a private registry, at ``registry``.
         copy: copies one unit. A seam for tests, not a setting.
+        keeps_events: another: False drops events in handle mode before they are waited for.
 
     Raises:
         ValueError: the directory's path is too long for a socket in it, the engine's name is not allowed, or the admin
@@ -72,6 +75,7 @@ class WorkerAdapter:
         registry: CollectorRegistry | None = None,
         *,
         copy: CopyUnit = copy_unit,
+        keeps_events: bool = True,
     ) -> None:
         self.identity = identity
         self.registry = CollectorRegistry() if registry is None else registry
@@ -80,13 +84,8 @@ class WorkerAdapter:
         self._engine_name = self._config.resolved_engine_name()
         self._measurements = Measurements()
         self._load_began: dict[str, float] = {}  # requests whose load is not reported yet
-        self._memory = Memory(copy)
-        self._ledger = Ledger(
-            max_pending_ops=self._config.max_pending_ops,
-            max_pending_bytes=self._config.max_pending_bytes,
-            operation_deadline_seconds=self._config.operation_deadline_seconds,
-            verify=os.environ.get("KVGATE_VERIFY") == "1",
-        )
+        self._memory = Memory(copy, Path(run_dir), NUM_CELLS if self._copies_there else 0)
+        self._ledger = self._make_ledger()
         self._run_dir = os.fspath(run_dir)
         self._started_at = time.time()
         self._ticked_at = time.monotonic()
@@ -95,7 +94,12 @@ class WorkerAdapter:
         switches = SwitchWatch(run_dir, identity.model, self._config, self._log)
         self._link = Link(run_dir, self._config.heartbeat_seconds, self, "kvgate-worker", self._log, switches)
         self._admin = self._open_admin()
-        self._transfers = Transfers(self._ledger, self._link, self._memory, self._config.copy_threads, self._log)
+        if isinstance(self._ledger, HandleLedger):
+            self._transfers: Transfers = HandleTransfers(
+                self._ledger, self._link, self._memory, self._log, keeps_events=keeps_events
+            )
+        else:
+            self._transfers = Transfers(self._ledger, self._link, self._memory, self._config.copy_threads, self._log)
         self._collector = AdapterCollector.of(self.registry)
         self._collector.add(self)
         self._transfers.start()
@@ -126,6 +130,8 @@ class WorkerAdapter:
                 Nothing has changed.
         """
         self._link.check_process()
+        if self._copies_there:
+            self._memory.share(kv_caches)
         geometry, regions = read_layers(kv_caches, layout, block_axis, self.identity.block_tokens)
         self.identity.check_geometry(geometry)
         with self._link.lock:
@@ -391,6 +397,8 @@ class WorkerAdapter:
             holds_nothing=not self._ledger.has_unsettled(),
             pid=os.getpid(),
             software=SOFTWARE,
+            transfer=TransferMode.HANDLE if self._copies_there else TransferMode.POOL,
+            offer=self._memory.offer() if self._copies_there else None,
         )
 
     def ping_message(self, party: bytes) -> Ping:
@@ -451,7 +459,28 @@ class WorkerAdapter:
         self._memory.release()
         self._collector.remove(self)
 
+    def gateway_died(self, now: float) -> None:
+        """Nothing that was handed to that gateway runs any more."""
+        if isinstance(self._transfers, HandleTransfers):
+            self._transfers.gateway_died(now)
+
     # -- within --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _copies_there(self) -> bool:
+        """Whether the gateway copies, not this process."""
+        return self._config.transfer == TransferMode.HANDLE
+
+    def _make_ledger(self) -> Ledger:
+        limits = Limits(
+            max_pending_ops=self._config.max_pending_ops,
+            max_pending_bytes=self._config.max_pending_bytes,
+            operation_deadline_seconds=self._config.operation_deadline_seconds,
+            verify=os.environ.get("KVGATE_VERIFY") == "1",
+        )
+        if self._copies_there:
+            return HandleLedger(board=self._memory.cells, **limits)
+        return Ledger(**limits)
 
     def _open_admin(self) -> AdminServer | None:
         if self._config.admin is None:

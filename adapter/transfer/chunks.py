@@ -6,15 +6,15 @@ Owns: the order of a retrieve's copy and its check. Must not know: operations, t
 from collections.abc import Callable
 
 from adapter.actions import Unit
-from gateway.device.copy import ChunkCopier
+from gateway.device.base import BlockCopier
 from gateway.pool.mapping import PoolMapping, acquire_fence
 from gateway.wire.codes import OperationKind, Reason
 
 #: Copies one unit and says why it failed, if it did. Tests put their own in its place.
-CopyUnit = Callable[[Unit, PoolMapping, ChunkCopier], Reason]
+CopyUnit = Callable[[Unit, PoolMapping, BlockCopier], Reason]
 
 
-def copy_unit(unit: Unit, mapping: PoolMapping, copier: ChunkCopier) -> Reason:
+def copy_unit(unit: Unit, mapping: PoolMapping, copier: BlockCopier) -> Reason:
     """Copy one chunk; for a retrieve, then look whether its slot is still the one that was granted.
 
     The slot's bytes may be given to another chunk at any moment of the copy: a lease protects only while its daemon

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from adapter.operation import IpcEvent
+from gateway.device.base import OpenedEvent
 
 SHORTEST_PAUSE_SECONDS = 0.0002
 LONGEST_PAUSE_SECONDS = 0.005
@@ -29,7 +29,7 @@ class EventWatcher:
 
     def __init__(self, ended: Ended, name: str) -> None:
         self._ended = ended
-        self._watched: dict[int, tuple[IpcEvent, list[int]]] = {}  # by the event's identity
+        self._watched: dict[int, tuple[OpenedEvent, list[int]]] = {}  # by the event's identity
         self._changed = threading.Condition()
         self._is_closed = False
         self._has_new = False
@@ -39,7 +39,7 @@ class EventWatcher:
         """Begin."""
         self._thread.start()
 
-    def watch(self, number: int, event: IpcEvent) -> None:
+    def watch(self, number: int, event: OpenedEvent) -> None:
         """Poll ``event`` for this operation. Any thread; never waits for a query."""
         with self._changed:
             _, numbers = self._watched.setdefault(id(event), (event, []))
@@ -47,7 +47,7 @@ class EventWatcher:
             self._has_new = True
             self._changed.notify()
 
-    def forget(self, event: IpcEvent) -> None:
+    def forget(self, event: OpenedEvent) -> None:
         """Stop asking. The reference held here is gone afterwards, or with the query that is under way."""
         with self._changed:
             self._watched.pop(id(event), None)
@@ -95,7 +95,7 @@ class EventWatcher:
             if has_fired:
                 self._end(key, watched, fired=True)
 
-    def _end(self, key: int, watched: tuple[IpcEvent, list[int]], *, fired: bool) -> None:
+    def _end(self, key: int, watched: tuple[OpenedEvent, list[int]], *, fired: bool) -> None:
         with self._changed:
             if self._watched.get(key) is not watched:
                 return

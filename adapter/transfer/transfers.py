@@ -191,14 +191,14 @@ class Transfers:
         if len(grants) == len(chunks) and all(map(self._is_usable, grants)):
             self._step(lambda now: self.ledger.granted(number, chunks, grants, now))
         else:
-            self._step(lambda now: self.ledger.failed(number, chunks, _reason(reply), now))
+            self._step(lambda now: self.ledger.failed(number, chunks, reason_of(reply), now))
 
     def _committed(self, number: int, chunks: Sequence[int], reply: Reply | Reason) -> None:
         if isinstance(reply, Committed) and len(reply.results) == len(chunks):
             results = reply.results
             self._step(lambda now: self.ledger.committed(number, chunks, results, now))
         else:
-            self._step(lambda now: self.ledger.commit_failed(number, chunks, _reason(reply), now))
+            self._step(lambda now: self.ledger.commit_failed(number, chunks, reason_of(reply), now))
 
     def _is_usable(self, grant: Grant) -> bool:
         """Whether a grant is what it says, and its slot lies in the pool: nothing is copied to where a fault points."""
@@ -242,7 +242,7 @@ class Transfers:
         )
 
 
-def _reason(reply: Reply | Reason) -> Reason:
+def reason_of(reply: Reply | Reason) -> Reason:
     """Why a request has no usable answer."""
     if isinstance(reply, Reason):
         return reply

@@ -29,14 +29,14 @@ MAX_FILES_A_DATAGRAM = 128
 MAX_WAITING = 4096
 #: Nobody asks for a file that has waited longer.
 MAX_WAIT_SECONDS = 30.0
-SEND_SECONDS = 0.5
+SEND_SECONDS = 0.05
 
 
 def send(path: str | os.PathLike[str], files: Sequence[tuple[bytes, int]]) -> None:
     """Pass these (token, descriptor) pairs; the descriptors stay the caller's.
 
     Raises:
-        DeviceError: nobody listens at ``path``, or it does not take them within half a second.
+        DeviceError: nobody listens at ``path``, or it does not take them at once.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(SEND_SECONDS)

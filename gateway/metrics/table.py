@@ -78,6 +78,7 @@ ADAPTER: tuple[Metric, ...] = (
     Metric("pending_retrieves", Type.GAUGE, "Retrieve operations that are not settled."),
     Metric("retained_events", Type.GAUGE, "Distinct events held by operations that are not settled."),
     Metric("settling_operations", Type.GAUGE, "Operations given up whose running copy is still waited for."),
+    Metric("doubtful_blocks", Type.GAUGE, "Blocks of such operations: a copy may still touch them."),
     Metric(
         "oldest_pending_timestamp_seconds",
         Type.GAUGE,

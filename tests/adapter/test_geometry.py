@@ -159,7 +159,7 @@ def test_layers_must_agree_on_the_number_of_blocks() -> None:
 def test_other_refusals() -> None:
     with pytest.raises(ValueError, match="no KV caches"):
         read_layers({}, "NHD", 1, 16)
-    with pytest.raises(ValueError, match="layer a is on meta: pool mode on this device is not supported yet"):
+    with pytest.raises(ValueError, match="layer a is on meta: known devices are cpu, cuda"):
         read_layers({"a": torch.empty(2, 6, 16, 3, 4, device="meta")}, "NHD", 1, 16)
     with pytest.raises(ValueError, match="block_axis is 5"):
         read_layers({"a": filled(2, 6, 16, 3, 4)}, "NHD", 5, 16)

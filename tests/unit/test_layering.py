@@ -39,7 +39,8 @@ class Room:
 
 #: The ledger and its parts: pure, and knowing nothing of the rest of the adapter.
 LEDGER = _words(
-    "adapter.ledger adapter.actions adapter.pending adapter.reports adapter.retained adapter.totals adapter.window"
+    "adapter.ledger adapter.handle_ledger adapter.actions adapter.pending adapter.reports adapter.retained "
+    "adapter.totals adapter.window"
 )
 
 #: The longest prefix that fits a module decides. A module without a room is an error.

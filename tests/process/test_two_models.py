@@ -86,15 +86,14 @@ def test_whoever_was_there_first_shares_and_every_byte_stays_right(small: Daemon
             alone.ask(prompt)
         until(lambda: shares(small).get(first, 0) > 0.95, what="the first has it all")
 
-        for _ in range(NUM_PROMPTS):
-            narrow.ask_many(2)
-            wide.ask_many(2)
-        rates = {model.name: model.ask_many(NUM_PROMPTS) for model in (narrow, wide)}
+        both = [(narrow.ask_many(2), wide.ask_many(2)) for _ in range(NUM_PROMPTS + NUM_PROMPTS // 2)]
+        # By turns to the end: of two models the one that asks alone for a while takes from the other, as it should.
+        rates = [sum(found) / len(found) for found in zip(*both[NUM_PROMPTS:], strict=True)]
 
         held = shares(small)
         assert min(held.values()) >= 0.25, held
-        assert sum(held.values()) > 0.9, held
-        assert min(rates.values()) >= 0.2, rates
+        assert sum(held.values()) >= 1 - 2 * SLAB / POOL, f"each may be filling one slab: {held}"
+        assert min(rates) >= 0.2, rates
         moved = [one.value for one in small.snapshot().counters if one.labels == ("slab",)]
         assert sum(moved) > 0, "slabs have changed hands"
         assert narrow.flaps() == wide.flaps() == 0

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from adapter import measurements
@@ -360,7 +361,7 @@ class WorkerAdapter:
                 engine=self._engine_name,
                 model=self.identity.model,
                 party=self._link.party,
-                identity=self.register_message(self._link.party),
+                identity=self._identity_message(self._link.party),
                 run_dir=self._run_dir,
                 started_at=self._started_at,
                 lifecycle=Lifecycle.STOPPED if is_closed else self._drain.state,
@@ -376,7 +377,17 @@ class WorkerAdapter:
     # -- Half: called by the link, its lock held -----------------------------------------------------------------------
 
     def register_message(self, party: bytes) -> Register | None:
-        """What this half says of itself; without a KV cache it has no namespace, and nothing to register."""
+        """What this half says of itself; without a KV cache it has no namespace, and nothing to register.
+
+        Raises:
+            PoolUnusableError: the KV cache cannot be handed to the gateway that is to copy.
+        """
+        message = self._identity_message(party)
+        if message is None or not self._copies_there:
+            return message
+        return msgspec.structs.replace(message, offer=self._memory.offer())
+
+    def _identity_message(self, party: bytes) -> Register | None:
         identity, geometry = self.identity, self._memory.geometry
         if geometry is None:
             return None
@@ -398,7 +409,6 @@ class WorkerAdapter:
             pid=os.getpid(),
             software=SOFTWARE,
             transfer=TransferMode.HANDLE if self._copies_there else TransferMode.POOL,
-            offer=self._memory.offer() if self._copies_there else None,
         )
 
     def ping_message(self, party: bytes) -> Ping:

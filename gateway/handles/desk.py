@@ -47,6 +47,8 @@ STORE, RETRIEVE = OperationKind.STORE, OperationKind.RETRIEVE
 WINDOW = 16
 #: Operations under way or remembered, of all parties: thirty seconds of eight thousand a second.
 MAX_NUMBERS = 1 << 18
+#: How far off a deadline may be: as long as a number is remembered.
+MAX_DEADLINE_SECONDS = 86400.0
 #: How long an end waits for a copy that runs.
 CLOSE_SECONDS = 2.0
 
@@ -228,7 +230,8 @@ class Desk:
             operation.acknowledges.append(acknowledge)
             self._stop(operation, CopyStatus.CANCELLED, now)
             return
-        if request.deadline > now and self._book.num_remembered() < MAX_NUMBERS:
+        # One that is further off could start nothing; nor could one that is no number.
+        if now < request.deadline <= now + MAX_DEADLINE_SECONDS and self._book.num_remembered() < MAX_NUMBERS:
             self._book.bury(request.party, request.operation, request.deadline)
         acknowledge()
 
@@ -313,8 +316,12 @@ class Desk:
                 ErrorCode.INVALID,
                 f"{len(request.blocks)} bytes of block ids for {len(request.keys)} keys, expected {4 * expected}",
             )
-        if not request.deadline:
-            raise Refusal(ErrorCode.INVALID, "a copy by the gateway needs a deadline")
+        # Not the other way round: one that is no number compares with nothing, and would never come.
+        if not 0 < request.deadline <= self._clock() + MAX_DEADLINE_SECONDS:
+            raise Refusal(
+                ErrorCode.INVALID,
+                f"deadline is {request.deadline}, expected a moment within {MAX_DEADLINE_SECONDS:g} s from now",
+            )
         if self._book.num_remembered() + len(self._book) >= MAX_NUMBERS:
             raise Refusal(ErrorCode.LIMIT, f"{MAX_NUMBERS} operations are remembered, no more can be", 1.0)
         return peer

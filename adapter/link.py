@@ -551,6 +551,7 @@ class Link:
             message = self._half.register_message(self.party)
         except PoolUnusableError as error:
             self._complain(str(error))
+            self._obey(self._liveness.unknown(time.monotonic()))  # if this was not the REGISTER that is due, it is now
             return
         if message is None:  # the heartbeats are probes until there is something to register
             self._obey(self._liveness.registered(time.monotonic()))

@@ -38,6 +38,7 @@ class Memory:
         self.cells = memoryview(self._board or b"")
         self._run_dir = run_dir
         self._device: Device | None = None
+        self._pinned: PoolMapping | None = None  # for the device, by the first copy: it takes long
         self._regions: tuple[Region, ...] = ()
         #: The KV cache's shape; None before it was registered.
         self.geometry: Geometry | None = None
@@ -151,12 +152,15 @@ class Memory:
         """Copy one unit that the ledger has begun. On a copy thread, without the lock."""
         if self._mapping is None or self._copier is None:
             return Reason.COPY_ERROR
+        if self._pinned is not self._mapping and self._device is not None:
+            self._pinned = self._mapping
+            self._device.pin(self._mapping.data_address, self._mapping.data_bytes)
         return self._copy(unit, self._mapping, self._copier)
 
     def release(self) -> None:
         """No copy runs and none will: unmap the pool, let the tensors go."""
         _unmap(self._mapping, self._prefault)
-        self._mapping = self._prefault = self._copier = None
+        self._mapping = self._pinned = self._prefault = self._copier = None
         self._tensors = ()
         self._device = None
         self.cells.release()

@@ -256,6 +256,7 @@ class Desk:
 
     def tick(self, now: float) -> None:
         """Deadlines, stores that the quota stopped, threads that have ended."""
+        self._host.receive()
         self._book.expire(now)
         for operation in self._book:
             if now >= operation.deadline:

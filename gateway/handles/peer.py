@@ -66,6 +66,7 @@ class Peer:
         self.is_leaving = False
         self._mapping = mapping
         self._clock = clock
+        self._is_pinned = False  # the pool, for the device: by the first copy, off the loop's thread
         with contextlib.ExitStack() as opened:
             try:
                 memories = [_open(device, memory.handle, memory.nbytes, opened) for memory in offer.memories]
@@ -95,6 +96,9 @@ class Peer:
             return CopyStatus.EXPIRED
         blocks, address = operation.blocks_of(unit.chunk), self._mapping.data_address + unit.place.offset
         is_store = operation.kind is OperationKind.STORE
+        if not self._is_pinned:
+            self._is_pinned = True
+            self.device.pin(self._mapping.data_address, self._mapping.data_bytes)
         try:
             if is_store:
                 self._copier.gather(blocks, address)

@@ -4,6 +4,8 @@ import gc
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 from adapter import State, WorkerAdapter
 from gateway.device import HostEvent
 from gateway.pool.mapping import PoolMapping
-from tests.support.daemon import Daemon
+from tests.support.daemon import REPOSITORY, Daemon
 from tests.support.engine import BLOCKS_PER_CHUNK, Engine, blocks, tokens
 from tests.support.poll import until
 
@@ -293,6 +295,20 @@ def test_a_killed_daemon_leaves_nothing_pending_over_and_over(daemon: Daemon) ->
             engine.wait_healthy()
             until(lambda: is_at_rest(daemon), 10, "nothing is left")
         engine.store_and_wait("last", PROMPT, blocks(2), seed=3)
+
+
+def test_a_killed_engine_leaves_nothing_mapped_imported_or_lying_about(daemon: Daemon) -> None:
+    for _ in range(3):
+        command = [sys.executable, "-m", "tests.support.engine_process", str(daemon.run_dir), "handle-pending"]
+        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert b"submitted" in process.stdout.readline()
+            until(lambda: gauge(daemon, "imported_events") == 50, what="fifty are in flight")
+            process.kill()
+        until(lambda: gauge(daemon, "mapped_workers") == 0, what="its memory is not mapped")
+    until(lambda: is_at_rest(daemon), 20, "its events are swept away")
+    slots = daemon.snapshot().slots
+    assert (slots.writing, slots.quarantined) == (0, 0)
 
 
 def test_thousands_of_transfers_leave_no_descriptor_mapping_or_event(engine: Engine, daemon: Daemon) -> None:

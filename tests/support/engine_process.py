@@ -5,6 +5,8 @@
 stop-in-copy: stores two chunks; the first copy does half of its work and stops the whole process (SIGSTOP). Continued,
 it does the rest and writes a line.
 
+handle-pending: in handle mode, fifty stores whose events never fire; writes a line when all are submitted.
+
 breed: a fresh engine like that for each line on stdin; its process id is the line that comes back.
 """
 
@@ -19,6 +21,7 @@ from pathlib import Path
 
 from adapter.actions import Unit
 from adapter.transfer.chunks import copy_unit
+from gateway.device import HostEvent
 from gateway.device.copy import ChunkCopier
 from gateway.pool.mapping import PoolMapping
 from gateway.wire.codes import Reason
@@ -61,6 +64,16 @@ def stop_in_copy(run_dir: Path) -> None:
         threading.Event().wait()  # until killed
 
 
+def handle_pending(run_dir: Path) -> None:
+    with Engine(run_dir, name="pending", transfer="handle", num_blocks=128) as engine:
+        engine.wait_healthy()
+        events = [HostEvent(run_dir) for _ in range(50)]
+        for i, event in enumerate(events):
+            engine.store(f"r{i}", tokens(1, seed=i), blocks(1, first=2 * i), event)
+        say("submitted")
+        threading.Event().wait()  # until killed
+
+
 def breed(run_dir: Path) -> None:
     """One such engine, forked, for each line that comes; the next when the last is dead. Importing is paid for once."""
     for _ in sys.stdin:
@@ -72,7 +85,7 @@ def breed(run_dir: Path) -> None:
 
 
 def main() -> None:
-    modes = {"stop-in-copy": stop_in_copy, "breed": breed}
+    modes = {"stop-in-copy": stop_in_copy, "handle-pending": handle_pending, "breed": breed}
     modes[sys.argv[2]](Path(sys.argv[1]))
 
 

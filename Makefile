@@ -5,6 +5,7 @@
 # make bench   every figure that is promised, measured here; BENCH_ARGS="--quick --only ping" for less
 # make fuzz    the readers of wire frames and pool files under a coverage-guided fuzzer; FUZZ_ARGS="--seconds 600"
 # make bench-vllm   what a real vLLM gains and loses by kvgate
+# make chaos   gateway and engines killed, stopped, cut off, drained and switched at random; CHAOS_ARGS="--seconds 600 --seed 7"
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
 # make clean   all that the others leave behind
@@ -16,8 +17,9 @@ STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
+CHAOS_ARGS ?=
 
-.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz chaos check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -53,6 +55,9 @@ fuzz: $(STAMP)
 bench-vllm:
 	scripts/setup-vllm
 	.venv-vllm/bin/python -m benchmarks --vllm $(BENCH_ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check

@@ -10,6 +10,7 @@ event that never fires would hold up all behind it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
@@ -19,6 +20,8 @@ from typing import NamedTuple
 from gateway.device.base import OpenedEvent
 from gateway.handles.operation import Operation, Place
 from gateway.wire.codes import CopyStatus
+
+_log = logging.getLogger("kvgate.handles")
 
 NICE = 10  # a copy keeps a core busy for milliseconds; the loop and the engines need one for microseconds
 SHORTEST_PAUSE_SECONDS = 0.0002
@@ -35,7 +38,7 @@ class Unit(NamedTuple):
 
 #: Opens an event's handle; raises whatever it likes.
 OpenEvent = Callable[[bytes], OpenedEvent]
-#: Copies one unit and says how it ended.
+#: Copies one unit and says how it ended; raises whatever it likes.
 Copy = Callable[[Unit], CopyStatus]
 
 
@@ -47,9 +50,10 @@ class Line:
         open_event: opens a handle.
         event_ended: told that an operation's event has fired (True), or cannot be opened or asked.
         unit_ended: told how a unit ended.
+        has_ended: called last, when no copy runs and none will.
         name: of the thread.
 
-    Both are called on this thread.
+    All three are called on this thread.
     """
 
     def __init__(
@@ -59,12 +63,14 @@ class Line:
         open_event: OpenEvent,
         event_ended: Callable[[Operation, bool], None],
         unit_ended: Callable[[Unit, CopyStatus], None],
+        has_ended: Callable[[], None],
         name: str,
     ) -> None:
         self._copy = copy
         self._open_event = open_event
         self._event_ended = event_ended
         self._unit_ended = unit_ended
+        self._has_ended = has_ended
         self._changed = threading.Condition()
         self._watched: dict[Operation, OpenedEvent | None] = {}  # None: not opened yet
         self._ready: deque[Unit] = deque()
@@ -128,6 +134,10 @@ class Line:
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # a sandbox may forbid it; then copies compete with the loop
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        self._copy_until_closed()
+        self._has_ended()
+
+    def _copy_until_closed(self) -> None:
         pause = SHORTEST_PAUSE_SECONDS
         while True:
             self._ask_events()
@@ -141,7 +151,14 @@ class Line:
                         self._changed.wait(pause if self._watched else None)
                     self._has_new = False
             if unit is not None:
-                self._unit_ended(unit, self._copy(unit))
+                self._unit_ended(unit, self._end_of(unit))
+
+    def _end_of(self, unit: Unit) -> CopyStatus:
+        try:
+            return self._copy(unit)
+        except Exception:  # noqa: BLE001 - whatever a driver raises ends this unit, and not the thread of all others
+            _log.exception("copy_failed", extra={"facts": {"op": unit.operation.number}})
+            return CopyStatus.COPY_ERROR
 
     def _ask_events(self) -> None:
         with self._changed:

@@ -1,7 +1,7 @@
 """One worker that the gateway copies for: its memory, opened here, and its line.
 
-Owns: what was opened for it, and how one unit is copied and judged. Must not know: the core, messages' ways. Made and
-closed on the loop's thread; ``copy`` runs on the line's.
+Owns: what was opened for it, and how one unit is copied and judged. Must not know: the core, messages' ways. Made on
+the loop's thread; ``copy`` and ``close`` run on the line's.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, str] = {
 }
 
 #: What the daemon logs when a request, a chore or an invariant failed by a defect of its own.
-DEFECTS = ("request_failed", "chore_failed", "reply_not_encoded")
+DEFECTS = ("request_failed", "chore_failed", "reply_not_encoded", "copy_step_failed", "frame_failed")
 
 
 class Daemon:

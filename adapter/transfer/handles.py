@@ -19,7 +19,7 @@ from adapter.log import EngineLog
 from adapter.transfer.memory import Memory
 from adapter.transfer.transfers import Transfers, reason_of
 from gateway.device.base import DeviceError
-from gateway.wire.codes import CopyStatus, OperationKind, Reason
+from gateway.wire.codes import CopyStatus, ErrorCode, OperationKind, Reason
 from gateway.wire.messages import Cancel, Copied, Done, Error, ReleaseEvent, Reply, Retrieve, Store
 
 #: A request that ends for one of these was never sent.
@@ -107,7 +107,7 @@ class HandleTransfers(Transfers):
                 self._step(lambda now: self._handles.answered(number, reply.results, now))
             case Copied():
                 self._wait_for(number, reply)
-            case Error():  # it was not done, and changed nothing
+            case Error() if reply.code is not ErrorCode.INTERNAL:  # it was not done, and changed nothing
                 self._step(lambda now: self._handles.refused(number, reason_of(reply), now))
             case Reason() if reply in _NEVER_SENT:
                 self._step(lambda now: self._handles.refused(number, reply, now))

@@ -25,6 +25,7 @@ ROWS = (
     "lookup_load",
     "lookup_prompt",
     "copies",
+    "handle_copies",
     "copy_busy",
     "submit",
     "get_finished",

@@ -74,9 +74,10 @@ class Engine:
         *,
         copy: CopyUnit = copy_unit,
         copy_threads: int = 1,
+        transfer: str = "auto",
     ) -> None:
         self.identity = CacheIdentity(model="benchmark", block_tokens=BLOCK_TOKENS, chunk_tokens=CHUNK_TOKENS)
-        config = AdapterConfig(engine_name="benchmark", copy_threads=copy_threads)
+        config = AdapterConfig(engine_name="benchmark", copy_threads=copy_threads, transfer=transfer)
         group = uuid.uuid4().hex
         self.worker = WorkerAdapter(run_dir, self.identity, group, config=config, copy=copy)
         self.worker.register_kv_caches(caches, layout="NHD", block_axis=1)

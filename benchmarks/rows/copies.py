@@ -31,7 +31,8 @@ def run(plan: Plan) -> list[Result]:
         for index, threads in enumerate((1, 2)):
             progress = partial(_tell, plan, index * (WARM_UP + rounds), 2 * (WARM_UP + rounds))
             with Engine(daemon.run_dir, caches, copy_threads=threads) as engine, Yardstick(caches, threads) as bare:
-                results += _measure(engine, bare, threads, rounds, progress)
+                name = f"{threads} thread{'s' * (threads > 1)}"
+                results += measure(engine, bare, rounds, progress, name=name, bar=0.85)
     return results
 
 
@@ -64,9 +65,19 @@ def _copy(pairs: list[tuple[Any, Any]]) -> None:
         np.copyto(to, source)
 
 
-def _measure(
-    engine: Engine, yardstick: Yardstick, threads: int, rounds: int, progress: Callable[[int], None]
+def measure(
+    engine: Engine, yardstick: Yardstick, rounds: int, progress: Callable[[int], None], *, name: str, bar: float
 ) -> list[Result]:
+    """Store and retrieve beside the yardstick, round by round.
+
+    Args:
+        engine: who stores and retrieves.
+        yardstick: what both are compared with.
+        rounds: that count; ``WARM_UP`` go before.
+        progress: told how many are done.
+        name: what tells these results from others.
+        bar: share of the yardstick's speed that is promised.
+    """
     block_ids = scattered(PROMPT_CHUNKS * BLOCKS_PER_CHUNK)
     bare: list[float] = []
     stores: list[float] = []
@@ -84,7 +95,7 @@ def _measure(
         progress(i)
     gibibytes = engine.worker.geometry.block_bytes() * len(block_ids) / 2**30
     return [
-        _result(kind, threads, gibibytes, median(seconds), median(bare))
+        _result(kind, name, bar, gibibytes, median(seconds), median(bare))
         for kind, seconds in (("Store", stores), ("Retrieve", retrieves))
     ]
 
@@ -95,13 +106,13 @@ def _timed(call: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def _result(kind: str, threads: int, gibibytes: float, seconds: float, bare: float) -> Result:
+def _result(kind: str, name: str, bar: float, gibibytes: float, seconds: float, bare: float) -> Result:  # noqa: PLR0917
     size = gibibytes * 2**30 / 1e9
     return Result(
-        what=f"{kind} of an 8k prompt, {threads} thread{'s' * (threads > 1)} / np.copyto",
+        what=f"{kind} of an 8k prompt, {name} / np.copyto",
         measured=bare / seconds,
         unit="x",
-        bar=0.85,
+        bar=bar,
         is_floor=True,
         beside=f"{size / seconds:.1f} GB/s; np.copyto {size / bare:.1f} GB/s",
     )

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, product
 
 from prometheus_client import Metric as Family
-from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.metrics import table
+from gateway.metrics import exposition, table
 from gateway.metrics.process import ProcessStats
 from gateway.wire.messages import EngineInfo, HistogramSample, Sample, SnapshotReply
 
@@ -92,7 +91,7 @@ class Scrape(Collector):
 
     def text(self) -> bytes:
         """The families in Prometheus' text format, version 0.0.4."""
-        return generate_latest(self)
+        return exposition.text(self.collect())
 
     def _own_values(self) -> _Values:
         values = _Values()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.engine.conftest import PATIENT
@@ -9,15 +10,20 @@ from tests.engine.engine import BLOCK_TOKENS, CHUNK_TOKENS, Vllm, connector, pro
 from tests.support.daemon import Daemon
 
 NUM_BLOCKS = 80
-PROMPTS = [prompt(600, seed) for seed in range(80, 85)]
+#: By who copies for the engine that is preempted; the one that looks afterwards copies itself.
+SEEDS = {"pool": range(80, 85), "handle": range(85, 90)}
 GENERATED = 60  # more than the last block of a prompt has room for
 
 
-def test_no_stored_chunk_holds_foreign_bytes(model: Path, second: Vllm, daemon: Daemon, tmp_path: Path) -> None:
-    told = connector(daemon.run_dir, {**PATIENT, "kvgate.engine_name": "tiny"})
+@pytest.mark.parametrize("transfer", SEEDS)
+def test_no_stored_chunk_holds_foreign_bytes(
+    model: Path, second: Vllm, daemon: Daemon, tmp_path: Path, transfer: str
+) -> None:
+    prompts = [prompt(600, seed) for seed in SEEDS[transfer]]
+    told = connector(daemon.run_dir, {**PATIENT, "kvgate.engine_name": "tiny", "kvgate.transfer": transfer})
     with Vllm(model, told, num_gpu_blocks_override=NUM_BLOCKS, max_model_len=1024) as tiny:
         assert tiny.ask("wait_healthy")
-        for i, asked in enumerate(PROMPTS):
+        for i, asked in enumerate(prompts):
             tiny.ask("add", request_id=f"r{i}", prompt=asked, max_tokens=GENERATED)
         outputs = tiny.ask("run")
         assert tiny.ask("settle")
@@ -26,7 +32,7 @@ def test_no_stored_chunk_holds_foreign_bytes(model: Path, second: Vllm, daemon: 
         assert facts["pending"] == [0, 0, 0]
         assert facts["blocks_held"] == 0
 
-    for i, asked in enumerate(PROMPTS):
+    for i, asked in enumerate(prompts):
         whole = asked[: len(asked) // CHUNK_TOKENS * CHUNK_TOKENS]
         loaded, computed = tmp_path / "loaded", tmp_path / "computed"
         assert second.ask("forget_prefixes")

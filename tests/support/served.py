@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import msgspec
-from gateway.switchboard import Switchboard
 
 from gateway.audit import AuditLog
 from gateway.core.core import Core
@@ -19,6 +18,7 @@ from gateway.pool.mapping import PoolMapping
 from gateway.pool_writer import PoolWriter
 from gateway.service import Service
 from gateway.snapshot import SnapshotSource, StartProgress
+from gateway.switchboard import Switchboard
 from gateway.traffic import Traffic
 from gateway.wire import codec
 from gateway.wire.codes import ErrorCode, SwitchMode, TransferMode

@@ -3,6 +3,7 @@
 import ipaddress
 from pathlib import Path
 
+from gateway.config import GatewayConfig
 from tests.support.daemon import Daemon
 
 LISTEN = "0A"
@@ -38,6 +39,12 @@ def address_of(text: str) -> str:
     """The kernel writes addresses as words of four bytes, each in the machine's order."""
     words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
     return str(ipaddress.ip_address(b"".join(words)))
+
+
+def test_by_default_there_is_one_listener_on_loopback() -> None:
+    defaults = GatewayConfig()
+    assert ipaddress.ip_address(defaults.admin.rpartition(":")[0]).is_loopback
+    assert not defaults.probe
 
 
 def test_only_loopback_is_listened_on() -> None:

@@ -91,16 +91,29 @@ def test_links_and_paths_on_pages_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_every_test_named_by_a_claim_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _text(ROOT / "docs" / "claims.md"))
+#: A test as the pages name it.
+NAMED_TEST = r"`(tests/[\w/]+\.py)::(\w+)`"
+
+
+@pytest.mark.parametrize("page", ["claims.md", "faults.md"])
+def test_every_test_named_by_a_claim_or_a_fault_exists(page: str) -> None:
+    named = re.findall(NAMED_TEST, _text(ROOT / "docs" / page))
     missing = [
         f"{path}::{name}"
         for path, name in named
-        if not re.search(rf"^(?:def {name}\(|{name} = )", _text(ROOT / path), re.MULTILINE)
+        if not (ROOT / path).exists()
+        or not re.search(rf"^(?:def {name}\(|{name} = )", _text(ROOT / path), re.MULTILINE)
     ]
 
     assert len(named) > 50
     assert missing == []
+
+
+def test_every_fault_has_a_test() -> None:
+    rows = re.findall(r"^\|(?! as it was seen | ?---).*", _text(ROOT / "docs" / "faults.md"), re.MULTILINE)
+
+    assert len(rows) > 100
+    assert [row for row in rows if row.count(" | ") != 2 or not re.search(NAMED_TEST, row.split(" | ")[2])] == []
 
 
 def test_every_decision_is_in_the_index() -> None:

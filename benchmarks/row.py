@@ -5,8 +5,10 @@ Owns: the lines between a row and the table that runs it. Must not know: what is
 Each row has a process of its own, so that no row inherits another's memory, threads or garbage.
 """
 
+import os
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 import msgspec
 
@@ -31,8 +33,9 @@ Line = Progress | Results
 class Plan:
     """How much to measure, and whom to tell."""
 
-    def __init__(self, *, is_quick: bool) -> None:
+    def __init__(self, lines: TextIO, *, is_quick: bool) -> None:
         self.is_quick = is_quick
+        self._lines = lines
 
     def rounds(self, full: int, quick: int) -> int:
         """How many rounds."""
@@ -40,15 +43,17 @@ class Plan:
 
     def progress(self, done: float, total: float) -> None:
         """Tell how far it is."""
-        _say(Progress(done / total))
+        self.say(Progress(done / total))
+
+    def say(self, line: Line) -> None:
+        """One line to whoever runs the row."""
+        self._lines.write(msgspec.json.encode(line).decode() + "\n")
+        self._lines.flush()
 
 
 def main(run: Callable[[Plan], list[Result]]) -> None:
     """Run one row as this process."""
-    plan = Plan(is_quick="--quick" in sys.argv[1:])
-    _say(Results(run(plan)))
-
-
-def _say(line: Line) -> None:
-    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-    sys.stdout.flush()
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no line of ours
+    plan = Plan(lines, is_quick="--quick" in sys.argv[1:])
+    plan.say(Results(run(plan)))

@@ -31,5 +31,6 @@ def text(families: Iterable[Family]) -> bytes:
                     known = pairs[pair] = f'{pair[0]}="{pair[1].translate(_VALUE_ESCAPES)}"'
                 labels.append(known)
             joined = f"{{{','.join(labels)}}}" if labels else ""
-            lines.append(f"{sample.name}{joined} {floatToGoString(sample.value)}\n")
+            value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
+            lines.append(f"{sample.name}{joined} {value}\n")
     return "".join(lines).encode()

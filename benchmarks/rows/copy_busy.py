@@ -13,7 +13,7 @@ from benchmarks.engine import BLOCKS_PER_CHUNK, PROMPT_CHUNKS, Engine, kv_cache,
 from benchmarks.gateway import gateway
 from benchmarks.result import Result, median
 from benchmarks.row import Plan, main
-from gateway.device.copy import ChunkCopier
+from gateway.device.base import BlockCopier
 from gateway.pool.mapping import PoolMapping
 from gateway.wire.codes import OperationKind, Reason
 
@@ -27,7 +27,7 @@ class TimedCopy:
     def __init__(self) -> None:
         self.seconds: dict[OperationKind, list[float]] = {kind: [] for kind in KINDS}
 
-    def __call__(self, unit: Unit, mapping: PoolMapping, copier: ChunkCopier) -> Reason:
+    def __call__(self, unit: Unit, mapping: PoolMapping, copier: BlockCopier) -> Reason:
         """Copy one unit."""
         began = time.perf_counter()
         reason = copy_unit(unit, mapping, copier)
@@ -63,7 +63,7 @@ def run(plan: Plan) -> list[Result]:
     whole: dict[tuple[OperationKind, bool], list[float]] = {(kind, busy): [] for kind in KINDS for busy in copies}
     current = copies[False]
 
-    def copy(unit: Unit, mapping: PoolMapping, copier: ChunkCopier) -> Reason:
+    def copy(unit: Unit, mapping: PoolMapping, copier: BlockCopier) -> Reason:
         return current(unit, mapping, copier)
 
     with (

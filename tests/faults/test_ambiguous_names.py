@@ -8,7 +8,27 @@ from adapter import CacheIdentity
 from gateway.wire.keys import chunk_chain, root_key, token_bytes
 from tests.support.engine import CHUNK_TOKENS, tokens
 
-ODD = ["a", "a@b", "b", "@", "/", "a/b", "%40", "a%40b", " ", "a b", "é", "e\u0301", "\0", "model" * 60, "salt@a", ""]
+#: The last two, with "a" and "", are the same row of fields twice where no length stands before a name or a value.
+ODD = [
+    "a",
+    "a@b",
+    "b",
+    "@",
+    "/",
+    "a/b",
+    "%40",
+    "a%40b",
+    " ",
+    "a b",
+    "é",
+    "e\u0301",
+    "\0",
+    "model" * 60,
+    "salt@a",
+    "",
+    "arevisionsb",
+    "brevisions",
+]
 
 
 class Plain:
@@ -34,6 +54,7 @@ def test_salts_and_extra_keys_do_not_run_into_each_other() -> None:
     keys = [chunk_chain(root_key(salt), one_chunk, CHUNK_TOKENS, [extra])[0] for salt in ODD for extra in extras]
     assert len(set(keys)) == len(keys)
     assert root_key("") == root_key()
+    assert root_key("ab", b"c") != root_key("a", b"bc")
 
 
 def test_thousands_of_identifiers_make_as_many_keys() -> None:

@@ -366,7 +366,8 @@ class Desk:
         grants, _ = self._core.reserve(operation.party, operation.number, keys, operation.depth + first, parent, now)
         granted: list[int] = []
         for chunk, grant in enumerate(grants, first):
-            if grant.status is ReserveStatus.QUOTA:
+            is_early = grant.status is ReserveStatus.FULL and self._is_coming(operation, parent)
+            if grant.status is ReserveStatus.QUOTA or is_early:
                 break  # and so are those behind it: ask again when some are committed
             operation.next_chunk = chunk + 1
             if grant.status is ReserveStatus.GRANTED:
@@ -376,6 +377,14 @@ class Desk:
                 operation.end_chunk(chunk, _STATUS_OF_RESERVE[grant.status])
         self._write()
         return granted
+
+    def _is_coming(self, operation: Operation, key: bytes) -> bool:
+        """Whether another store of this party has this chunk still before it: it asks for slots a window at a time."""
+        return any(
+            result is None and other is not operation and other.kind is STORE and other.keys[chunk] == key
+            for other in self._book.of_party(operation.party)
+            for chunk, result in enumerate(other.results)
+        )
 
     def _advance(self, operation: Operation, now: float) -> None:
         """Take the operation as far as it goes by itself: ask for more slots, or answer."""

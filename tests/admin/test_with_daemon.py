@@ -162,7 +162,7 @@ def test_a_clear_forgets_what_was_named(daemon: Daemon, api: httpx.Client) -> No
         tried = api.post("/v1/cache/clear", json={"namespace": NAMESPACE.hex(), "dry_run": True}).json()
         assert (tried["chunks"], tried["dry_run"]) == (4, True)
         assert api.get("/v1/cache").json()["models"][0]["chunks"] == 4
-            assert api.post("/v1/cache/clear", json={"model": "another"}).status_code == 404
+        assert api.post("/v1/cache/clear", json={"model": "another"}).status_code == 404
         assert api.post("/v1/cache/clear", json={"model": "model-a", "reason": "new weights"}).json()["chunks"] == 4
         assert party.load(range(4)) == [None] * 4
     assert sum(n["chunks"] for n in api.get("/v1/cache").json()["namespaces"]) == 0

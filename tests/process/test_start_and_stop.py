@@ -76,6 +76,7 @@ def test_only_the_user_can_reach_it_whatever_the_umask() -> None:
         assert mode(daemon.run_dir) == mode(daemon.admin_dir) == 0o700
         found = {path.name: mode(path) for place in (daemon.run_dir, daemon.admin_dir) for path in place.iterdir()}
         assert {"gateway.sock", "pool", "gateway.pid", "admin.sock", "admin.json", "settings.json"} <= found.keys()
+        assert found.pop("events") == 0o700  # a directory
         assert set(found.values()) == {0o600}, found
 
 

@@ -77,14 +77,16 @@ class Chores:
         """Whether engines that open the pool's path still find the file this daemon writes to."""
         path = self.pool.path
         try:
-            status = path.stat()
+            status = path.lstat()
+            if (status.st_dev, status.st_ino) != self.locks.inode:  # asked first: to open a pipe would be to wait
+                return f"another file has taken the place of the pool file {path}"
             with path.open("rb") as file:
                 page = decode_pages(file.read(HEADER_PAGES_BYTES))
         except OSError as error:
             return f"the pool file {path} cannot be opened any more: {error.strerror}"
         except PoolFormatError as error:
             return f"the pool file {path} is damaged: {error}"
-        if (status.st_dev, status.st_ino) != self.locks.inode or page.pool_id != self.pool.pool_id:
+        if page.pool_id != self.pool.pool_id:
             return f"another file has taken the place of the pool file {path}"
         return ""
 

@@ -45,6 +45,14 @@ class OpenedMemory(Protocol):
         """Of its first byte, here."""
         ...
 
+    def check(self) -> None:
+        """See that a copy can reach all of it still.
+
+        Raises:
+            DeviceError: its owner has made it smaller.
+        """
+        ...
+
     def close(self) -> None:
         """Unmap it. No copy may be running."""
         ...

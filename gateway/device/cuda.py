@@ -70,6 +70,9 @@ class CudaMemory:
         self._storage = storage
         self.address: int = storage.data_ptr()
 
+    def check(self) -> None:
+        """A device's memory does not shrink."""
+
     def close(self) -> None:
         """Unmap it. No copy may be running."""
         self._storage = None

@@ -85,6 +85,15 @@ class OpenedHostMemory:
         #: Of its first byte, here.
         self.address: int = np.frombuffer(self._map, np.uint8).ctypes.data
 
+    def check(self) -> None:
+        """See that all of it is there: whoever touches what is not is ended by SIGBUS, and no copy can catch that.
+
+        Raises:
+            DeviceError: its owner has made it smaller.
+        """
+        if (size := self._map.size()) < len(self._map):
+            raise DeviceError(f"memory of {len(self._map)} bytes was shrunk to {size}")
+
     def view(self) -> memoryview:
         """Its bytes. Release it before ``close``."""
         return memoryview(self._map)
@@ -135,11 +144,12 @@ class HostDevice:
             exported[storage.data_ptr()] = ExportedMemory(handle, storage.data_ptr(), nbytes, fd)
         return list(exported.values())
 
-    def open_memory(self, handle: bytes, nbytes: int) -> OpenedHostMemory:
-        """Map memory that came through the inlet.
+    def open_memory(self, handle: bytes, nbytes: int, *, is_sealed: bool = False) -> OpenedHostMemory:
+        """Map memory that came through the inlet; ``is_sealed``: only if nobody can shrink it, as ``HostMemory``.
 
         Raises:
-            DeviceError: none came under this handle, it is smaller than ``nbytes``, or it cannot be mapped.
+            DeviceError: none came under this handle, it is smaller than ``nbytes``, it could shrink, or it cannot be
+                mapped.
         """
         if self._inlet is None:
             raise DeviceError("this process opens no memory")
@@ -148,6 +158,8 @@ class HostDevice:
             size = os.fstat(fd).st_size
             if not 0 < nbytes <= size:
                 raise DeviceError(f"memory of {nbytes} bytes was announced, {size} came")
+            if is_sealed and not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise DeviceError(f"memory of {nbytes} bytes is not sealed against shrinking (F_SEAL_SHRINK)")
             return OpenedHostMemory(fd, nbytes)
         except (OSError, ValueError) as error:
             raise DeviceError(f"memory of {nbytes} bytes cannot be mapped: {error}") from None

@@ -14,6 +14,7 @@ whose lock is free belongs to a dead producer, and ``sweep`` takes it away.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -104,7 +105,7 @@ class OpenedHostEvent:
         if not _NAME.fullmatch(handle):
             raise DeviceError(f"an event's handle is 32 hexadecimal digits, not {handle[:40]!r}")
         try:
-            return cls(os.open(Path(run_dir) / DIRECTORY / os.fsdecode(handle), os.O_RDONLY | os.O_CLOEXEC))
+            return cls(_open(Path(run_dir) / DIRECTORY / os.fsdecode(handle)))
         except FileNotFoundError:
             raise DeviceError(f"event {os.fsdecode(handle)} is gone: its producer has dropped it") from None
         except OSError as error:
@@ -134,14 +135,30 @@ def sweep(run_dir: str | os.PathLike[str]) -> int:
     with contextlib.suppress(FileNotFoundError), os.scandir(Path(run_dir) / DIRECTORY) as entries:
         for _, entry in zip(range(MAX_SWEPT), entries, strict=False):
             with contextlib.suppress(OSError):
-                if time.time() - entry.stat().st_mtime >= MIN_SWEPT_AGE_SECONDS and _is_abandoned(entry.path):
+                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if age >= MIN_SWEPT_AGE_SECONDS and _is_abandoned(entry):
                     Path(entry.path).unlink()
                     num_swept += 1
     return num_swept
 
 
-def _is_abandoned(path: str) -> bool:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _open(path: str | os.PathLike[str]) -> int:
+    """Open a file that any peer may have put there: a pipe is not waited for, and no link is followed.
+
+    Raises:
+        OSError: it cannot be opened, or is no plain file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "no plain file")
+    return fd
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    if not entry.is_file(follow_symlinks=False):
+        return True  # no event of anybody's
+    fd = _open(entry.path)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -70,12 +70,13 @@ class Peer:
         with contextlib.ExitStack() as opened:
             try:
                 memories = [_open(device, memory.handle, memory.nbytes, opened) for memory in offer.memories]
-                board = host.open_memory(offer.board.handle, offer.board.nbytes)
+                board = host.open_memory(offer.board.handle, offer.board.nbytes, is_sealed=True)
                 opened.callback(board.close)
                 regions = [
                     Region(memories[one.memory].address + one.offset, one.stride_bytes, one.row_bytes)
                     for one in offer.regions
                 ]
+                self._memories = memories
                 self._copier: BlockCopier = device.copier(regions, offer.num_blocks)
             except DeviceError as error:
                 raise Refusal(ErrorCode.INCOMPATIBLE, f"this gateway cannot copy for this worker: {error}") from None
@@ -100,6 +101,8 @@ class Peer:
             self._is_pinned = True
             self.device.pin(self._mapping.data_address, self._mapping.data_bytes)
         try:
+            for memory in self._memories:
+                memory.check()
             if is_store:
                 self._copier.gather(blocks, address)
             else:

@@ -9,6 +9,7 @@ and no link is followed. Where there are two for one name, the stricter counts: 
 takes the old ones away, so that no moment is laxer than both.
 """
 
+import heapq
 import os
 import re
 import stat
@@ -21,8 +22,12 @@ from gateway.wire.codes import SwitchMode, SwitchScope, strictest
 PREFIX = "switch."
 #: The node's only name.
 NODE = "all"
+_NODE_PREFIX = f"{PREFIX}{SwitchScope.NODE}."
 #: The node, its model's name and its engine's: whoever has one of them is meant.
 Key = tuple[SwitchScope, str]
+
+#: Looked at in one reading, so that a flood of markers holds up neither the daemon nor an engine.
+MAX_MARKERS = 1024
 
 _MAX_NAME_BYTES = 255  # of a file, on every file system
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
@@ -73,15 +78,18 @@ def read(run_dir: str | os.PathLike[str]) -> Reading:
     except FileNotFoundError:
         return Reading()
     with entries:
-        for entry in entries:
-            if not entry.name.startswith(PREFIX):
-                continue
-            try:
-                markers.append(_marker(entry))
-            except FileNotFoundError:
-                continue  # taken away at this moment
-            except ValueError as error:
-                complaints.append(f"{entry.path!r} is no switch and is ignored: {error}")
+        found = [entry for entry in entries if entry.name.startswith(PREFIX)]
+    if len(found) > MAX_MARKERS:
+        complaints.append(f"over {MAX_MARKERS} entries of {str(run_dir)!r} look like switches: the others are ignored")
+        # Whoever looks sees the same ones, the node's first.
+        found = heapq.nsmallest(MAX_MARKERS, found, lambda one: (not one.name.startswith(_NODE_PREFIX), one.name))
+    for entry in found:
+        try:
+            markers.append(_marker(entry))
+        except FileNotFoundError:
+            continue  # taken away at this moment
+        except ValueError as error:
+            complaints.append(f"{entry.path!r} is no switch and is ignored: {error}")
     return Reading(tuple(sorted(markers, key=_order)), tuple(sorted(complaints)))
 
 
@@ -120,6 +128,8 @@ def check_name(scope: SwitchScope, name: str) -> None:
     if scope is SwitchScope.MODEL:
         if not 0 < len(name) <= _MAX_MODEL:
             raise ValueError(f"model has {len(name)} characters, expected 1 to {_MAX_MODEL}")
+        if "\0" in name:
+            raise ValueError("model has a NUL, with which no model can be registered")
         size = len(_file_name(scope, name, SwitchMode.NO_STORE))
         if size > _MAX_NAME_BYTES:
             raise ValueError(

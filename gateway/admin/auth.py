@@ -46,7 +46,7 @@ class Access:
         if self.is_loopback and host and not is_loopback(_without_port(host).lower()):
             return Decision.FOREIGN_HOST
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _site_of(origin) != host.lower():
             return Decision.FOREIGN_ORIGIN
         is_open = path in OPEN_PATHS or path == _PAGE or path.startswith(_PARTS)
         if not self.token or is_open or (self.is_loopback and method in _READING):
@@ -67,6 +67,14 @@ def access_for(config: GatewayConfig, environ: Mapping[str, str]) -> Access:
     """
     host, _ = parse_address("admin", config.admin)
     return Access(token=admin_token(config, environ), is_loopback=is_loopback(host))
+
+
+def _site_of(origin: str) -> str | None:
+    """The host and port that an Origin header names; None where it is not one."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _without_port(host: str) -> str:

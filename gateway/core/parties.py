@@ -171,6 +171,8 @@ def check_spec(spec: PartySpec, slab_bytes: int) -> None:
     _check(bool(_ENGINE_NAME.fullmatch(spec.engine)), "engine", repr(spec.engine), "1 to 63 of A-Z a-z 0-9 . _ -")
     for name, text in (("group", spec.group), ("model", spec.model)):
         _check(0 < len(text) <= MAX_TEXT, name, f"{len(text)} characters", f"1 to {MAX_TEXT} characters")
+        # To Prometheus, which is told the model's name, a NUL is the end of the whole text.
+        _check("\0" not in text, name, repr(text), "no NUL")
     _check(len(spec.software) <= MAX_TEXT, "software", f"{len(spec.software)} characters", f"at most {MAX_TEXT}")
     _check(
         len(spec.namespace) in namespace_lengths,

@@ -44,7 +44,7 @@ def test_token(access: Access, method: str, path: str, headers: dict[str, str], 
 
 @pytest.mark.parametrize("access", [OPEN, LOCKED])
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "", "http://127.0.0.1:1", "http://evil@127.0.0.1:9480"]
+    "origin", ["http://evil.example", "null", "", "http://127.0.0.1:1", "http://evil@127.0.0.1:9480", "http://["]
 )
 def test_a_foreign_origin_is_refused_even_with_the_token(access: Access, origin: str) -> None:
     assert access.decide("POST", "/v1/drain", HERE | RIGHT | {"origin": origin}) is Decision.FOREIGN_ORIGIN

@@ -8,6 +8,7 @@ unknown TOML key is an error; an unknown KVGATE_ variable is told once, because 
 other versions.
 """
 
+import difflib
 import ipaddress
 import os
 import re
@@ -130,7 +131,9 @@ def load(
     values |= {name: value for name, value in flags.items() if value is not None}
     unknown = sorted(values.keys() - set(SETTINGS))
     if unknown:
-        raise ConfigError(f"unknown setting {', '.join(unknown)}; known are {', '.join(SETTINGS)}")
+        near = [match for name in unknown for match in difflib.get_close_matches(name, SETTINGS, n=1)]
+        meant = f"did you mean {', '.join(near)}?" if len(near) == len(unknown) else f"known are {', '.join(SETTINGS)}"
+        raise ConfigError(f"unknown setting {', '.join(unknown)}; {meant}")
     values = {name: _read(name, value) for name, value in values.items()}
     known = OTHER_VARIABLES | {PREFIX + name.upper() for name in SETTINGS}
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)

@@ -205,7 +205,8 @@ def _open_pool(settings: GatewayConfig, directory: RunDirectory, wakeup: Wakeup)
             waited = f"waited {settings.start_lock_wait_seconds:g} s"
             raise StartError(f"{holder}; {waited}: stop it first, or use another run_dir")
         if not has_told:
-            _log.warning("waiting_for_another_daemon", extra={"facts": {"reason": holder}})
+            facts = {"reason": holder, "seconds_at_most": settings.start_lock_wait_seconds}
+            _log.warning("waiting_for_another_daemon", extra={"facts": facts})
             has_told = True
         if wakeup.wait(_LOCK_POLL_SECONDS) and wakeup.take()[0]:
             raise _StopRequestedError

@@ -158,11 +158,18 @@ def _of_check(name: str, reason: str, *, critical: bool) -> Finding:
 
 
 def _of_switch(switch: SwitchInfo, at: float) -> Finding:
-    since = f"for {(at - switch.since_at) / 3600:.1f} h" if switch.since_at else "by its settings"
+    since = f"for {_how_long(at - switch.since_at)}" if switch.since_at else "by its settings"
     is_node = switch.scope is SwitchScope.NODE
     name = "this node" if is_node else f"{switch.scope} {switch.name}"
     back = "kvgate on --all" if is_node else f"kvgate on --{switch.scope} {switch.name}"
     return Finding(name, Severity.NOTICE, f"its switch has been at {switch.mode} {since}", back)
+
+
+def _how_long(seconds: float) -> str:
+    """A span in words that do not change with each second."""
+    if seconds < 60:
+        return "less than a minute"
+    return f"{seconds // 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _of_state(snapshot: SnapshotReply, at: float) -> Finding:

@@ -143,6 +143,9 @@ def _as_error(answer: httpx.Response) -> ControlError:
         return Unreachable(detail)
     if answer.status_code == httpx.codes.UNAUTHORIZED:
         return Refused("the admin token is missing or wrong: give --token-file or KVGATE_ADMIN_TOKEN")
+    if answer.status_code == httpx.codes.NOT_FOUND and detail.endswith(f"{answer.url.path} does not exist"):
+        place = answer.url.copy_with(path="/", query=None)
+        return Refused(f"{detail}; is {place} a probe listener, or an engine's admin server?")
     return Refused(detail)
 
 

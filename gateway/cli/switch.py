@@ -20,6 +20,8 @@ from gateway.switches import NODE
 from gateway.wire.codes import SwitchMode, SwitchScope
 
 _FORBIDDING = [str(mode) for mode in SwitchMode if mode is not SwitchMode.ON]
+_WORD = {SwitchScope.MODEL: "model", SwitchScope.ENGINE: "name"}
+_MAX_NAMES = 10
 
 
 def _named(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,7 +73,24 @@ def _set(
             raise
         found = _set_alone(control.run_dir, scope, name, mode)
         click.echo(f"kvgate: no gateway answers ({error}): engines find the switch themselves", err=True)
+    else:
+        if mode is not SwitchMode.ON:
+            _tell_if_nobody_has(control, scope, name)
     print_json(found) if as_json else show.switches(found)
+
+
+def _tell_if_nobody_has(control: Control, scope: SwitchScope, name: str) -> None:
+    """A name that no engine has may be meant for one that is to come; or it is misspelt, and nothing is off."""
+    if scope is SwitchScope.NODE:
+        return
+    try:
+        engines = control.engines().engines
+    except ControlError:
+        return  # the switch is set: that is what was asked for
+    names = sorted({one.model if scope is SwitchScope.MODEL else one.name for one in engines})
+    if name not in names:
+        known = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
+        click.echo(f"kvgate: no engine has the {_WORD[scope]} {name!r} now; known are: {known or 'none'}", err=True)
 
 
 def _target(model: str | None, engine: str | None, everything: bool) -> switches.Key:

@@ -26,6 +26,7 @@ def examine(settings: GatewayConfig, complaint: str = "") -> list[Finding]:
     run_dir, admin_dir = directories(settings)
     pool = run_dir / POOL
     start = f"start the gateway: kvgate serve --run-dir {run_dir}"
+    again = f"{start}, and the settings it had: with another pool_size the cache is lost"
     usable = places.check_run_dir(run_dir, start)
     found = [
         _check_settings(settings, complaint),
@@ -39,7 +40,7 @@ def examine(settings: GatewayConfig, complaint: str = "") -> list[Finding]:
             places.check_space(run_dir, pool, settings.pool_size),
             places.check_memory_limits(pool, settings.pool_size),
             pool_checks.check_pool(pool),
-            pool_checks.check_locks(pool, start),
+            pool_checks.check_locks(pool, again),
         ]
     else:
         found += [skipped(name, f"{run_dir} cannot be used") for name in _OF_RUN_DIR]

@@ -113,6 +113,14 @@ def test_a_switch_is_told_with_how_to_take_it_back() -> None:
     assert verdict.line.startswith("As asked: this node: its switch has been at no_store for 2.0 h, and 1 more.")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3, "less than a minute"), (60, "1 min"), (3599, "59 min"), (3600, "1.0 h")]
+)
+def test_a_switch_is_told_with_its_age_in_the_unit_that_fits(seconds: float, words: str) -> None:
+    switches = (SwitchInfo(scope=SwitchScope.NODE, name="all", mode=SwitchMode.OFF, since_at=NOW - seconds),)
+    assert judged(switches=switches).verdict.findings[0].detail == f"its switch has been at off for {words}"
+
+
 def test_silence_is_measured_by_the_gateway_s_own_heartbeat() -> None:
     slow = judged(engines=engines_of(("e1", {"last_heartbeat_at": NOW - 60})), silence_seconds=90.0)
     assert slow.verdict.findings == []

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -273,6 +274,14 @@ def test_the_token_comes_from_a_file_or_the_environment(core: CoreDouble, tmp_pa
         assert kvgate("resume", *to, **TOKEN).returncode == 0
         assert kvgate("resume", *to, "--token-file", str(token_file)).returncode == 0
     assert core.asked(Resume)[0].requested_by.endswith("(kvgate)")
+
+
+def test_a_probe_listener_is_told_from_a_gateway_that_lacks_something(core: CoreDouble) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        probe = f"127.0.0.1:{taken.getsockname()[1]}"
+    with AdminProcess(core.run_dir, "--probe", probe):
+        done = kvgate("status", "--admin", probe)
+    assert (done.returncode, f"is http://{probe}/ a probe listener" in one_sentence(done)) == (1, True)
 
 
 def test_waiting_by_the_api(core: CoreDouble) -> None:

@@ -92,6 +92,15 @@ def test_off_is_obeyed_told_and_outlasts_drain_resume_and_restart(daemon: Daemon
     assert not is_refused(engine, "store")
 
 
+def test_a_name_that_no_engine_has_is_said_to_be_so(daemon: Daemon, engine: Engine) -> None:
+    misspelt = kvgate(daemon, "off", "--model", "tyni")
+    told = "kvgate: no engine has the model 'tyni' now; known are: tiny\n"
+    assert (misspelt.returncode, misspelt.stderr) == (0, told)
+    assert kvgate(daemon, "off", "--model", "tiny").stderr == ""
+    assert kvgate(daemon, "off", "--all").stderr == ""
+    assert kvgate(daemon, "on", "--model", "tyni").stderr == ""
+
+
 @pytest.mark.parametrize("way", ["killed", "stopped"])
 def test_it_works_with_the_daemon_dead_or_hung(daemon: Daemon, engine: Engine, way: str) -> None:
     if way == "killed":

@@ -36,6 +36,13 @@ def test_an_unknown_key_of_the_file_is_refused_by_name(tmp_path) -> None:
         load({}, {}, file)
 
 
+def test_a_setting_nearly_known_is_suggested() -> None:
+    with pytest.raises(ConfigError, match="unknown setting pool_siz; did you mean pool_size"):
+        load({"pool_siz": "1GiB"}, {})
+    with pytest.raises(ConfigError, match="known are run_dir"):
+        load({"zzz": "1"}, {})
+
+
 def test_an_unknown_flag_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="pool_siz"):
         load({"pool_siz": "1GiB"}, {})

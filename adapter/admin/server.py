@@ -105,9 +105,11 @@ def _app(core: AdapterCore, registry: CollectorRegistry, address: Address) -> AS
 def _server(app: ASGIApp) -> uvicorn.Server:
     import uvicorn  # noqa: PLC0415 - as above
 
+    from gateway.admin.arrival import ImpatientProtocol  # noqa: PLC0415 - as above
+
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=ImpatientProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

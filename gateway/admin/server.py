@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.admin.app import control_app, probe_app
+from gateway.admin.arrival import ImpatientProtocol
 from gateway.admin.auth import Access
 from gateway.admin.core import CoreClient
 from gateway.admin.events import Feed
@@ -100,7 +101,7 @@ def _server(app: ASGIApp) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=ImpatientProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -6,6 +6,7 @@
 # make fuzz    the readers of wire frames and pool files under a coverage-guided fuzzer; FUZZ_ARGS="--seconds 600"
 # make bench-vllm   what a real vLLM gains and loses by kvgate
 # make chaos   gateway and engines killed, stopped, cut off, drained and switched at random; CHAOS_ARGS="--seconds 600 --seed 7"
+# make nightly all of chaos, fuzz and the long versions of tests that have one: about an hour
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
 # make clean   all that the others leave behind
@@ -19,7 +20,7 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 CHAOS_ARGS ?=
 
-.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz chaos check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz chaos nightly check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -58,6 +59,11 @@ bench-vllm:
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+nightly: $(STAMP)
+	KVGATE_LONG_TESTS=1 $(BIN)/python -m pytest --timeout=1200 tests/model tests/process/test_handle_mode.py
+	$(MAKE) --no-print-directory chaos CHAOS_ARGS="--seconds 600"
+	$(MAKE) --no-print-directory fuzz FUZZ_ARGS="--seconds 600"
 
 check: $(STAMP)
 	$(BIN)/ruff check

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.core.types import FreeHeader, Refusal
 from gateway.wire.codes import CommitStatus, ErrorCode, Lifecycle, ReserveStatus, Role
+from tests.support.scale import scaled
 from tests.unit.core.tables import CHUNK_BYTES, Tables, key
 
 NUM_SLABS, SLAB_CHUNKS = 2, 4
@@ -613,4 +614,4 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestCore.settings = settings(max_examples=scaled(100, 400), stateful_step_count=50, deadline=None)

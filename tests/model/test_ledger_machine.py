@@ -33,6 +33,7 @@ from gateway.wire.codes import (
     ReserveStatus,
     Trigger,
 )
+from tests.support.scale import scaled
 
 STORE, RETRIEVE = OperationKind.STORE, OperationKind.RETRIEVE
 BLOCKS_PER_CHUNK = 2
@@ -366,6 +367,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None, report_multiple_bugs=False
+    max_examples=scaled(100, 400), stateful_step_count=50, deadline=None, report_multiple_bugs=False
 )
 TestLedgerMachine = LedgerMachine.TestCase

@@ -19,6 +19,7 @@ from gateway.pool.mapping import PoolMapping
 from tests.support.daemon import REPOSITORY, Daemon
 from tests.support.engine import BLOCKS_PER_CHUNK, Engine, blocks, tokens
 from tests.support.poll import until
+from tests.support.scale import scaled
 
 PROMPT = tokens(2, seed=1)
 NOTHING = (0, 0, 0)
@@ -270,7 +271,7 @@ def test_a_retrieve_of_a_frozen_daemon_keeps_its_blocks_until_the_watchdog_has_k
             assert engine.worker.get_block_ids_with_load_errors() == set()
             engine.fill(target, 5)
             mine = engine.read(target)
-            wait(2.0)
+            wait(scaled(2.0, 5.0))
             assert engine.read(target) == mine
 
 
@@ -279,7 +280,7 @@ def test_a_retrieve_of_a_frozen_daemon_keeps_its_blocks_until_the_watchdog_has_k
 
 def test_a_killed_daemon_leaves_nothing_pending_over_and_over(daemon: Daemon) -> None:
     with Engine(daemon.run_dir, transfer="handle", num_blocks=128).wait_healthy() as engine:
-        for life in range(5):
+        for life in range(scaled(5, 20)):
             events = [HostEvent(daemon.run_dir) for _ in range(50)]
             for i, event in enumerate(events):
                 engine.store(f"r{life}", tokens(1, seed=100 * life + i), blocks(1, first=2 * i), event)
@@ -298,7 +299,7 @@ def test_a_killed_daemon_leaves_nothing_pending_over_and_over(daemon: Daemon) ->
 
 
 def test_a_killed_engine_leaves_nothing_mapped_imported_or_lying_about(daemon: Daemon) -> None:
-    for _ in range(3):
+    for _ in range(scaled(3, 20)):
         command = [sys.executable, "-m", "tests.support.engine_process", str(daemon.run_dir), "handle-pending"]
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -330,7 +331,7 @@ def test_thousands_of_transfers_leave_no_descriptor_mapping_or_event(engine: Eng
 
     transfer(100)
     before = held()
-    transfer(1000)
+    transfer(scaled(1000, 5000))  # a store and a retrieve each
     gc.collect()
     until(lambda: is_at_rest(daemon), what="no event is left")
     until(lambda: all(now <= then + 3 for now, then in zip(held(), before, strict=True)), 5, f"no more than {before}")

@@ -11,7 +11,7 @@ that it is free is looked at first.
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,18 +77,32 @@ def remove(leftovers: Leftovers) -> tuple[Path, ...]:
     """
     with _claimed(leftovers.run_dir / POOL):
         _refuse_if_used(leftovers, is_ours=True)
-        removed = []
-        for path in leftovers.files:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise PurgeRefusedError(f"{path} cannot be removed: {error.strerror}; {explain(path.parent)}") from None
-            removed.append(path)
-        for directory in (leftovers.admin_dir, leftovers.run_dir / EVENTS, leftovers.run_dir):
-            with contextlib.suppress(OSError):  # it holds what is not ours, or something is mounted there
-                directory.rmdir()
-                removed.append(directory)
+        before = [path for path in leftovers.files if path.name != POOL]
+        last = [path for path in leftovers.files if path.name == POOL]
+        removed = _unlinked(before) + _emptied(leftovers.admin_dir, leftovers.run_dir / EVENTS)
+        removed += _unlinked(last) + _emptied(leftovers.run_dir)
     return tuple(removed)
+
+
+def _unlinked(paths: Iterable[Path]) -> list[Path]:
+    removed = []
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise PurgeRefusedError(f"{path} cannot be removed: {error.strerror}; {explain(path.parent)}") from None
+        removed.append(path)
+    return removed
+
+
+def _emptied(*directories: Path) -> list[Path]:
+    """Those of them that were empty and are gone."""
+    removed = []
+    for directory in directories:
+        with contextlib.suppress(OSError):  # it holds what is not ours, or something is mounted there
+            directory.rmdir()
+            removed.append(directory)
+    return removed
 
 
 @contextlib.contextmanager

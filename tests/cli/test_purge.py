@@ -117,5 +117,6 @@ def test_the_pool_goes_last(daemon: Daemon) -> None:
     """Once its name is free a waiting daemon takes it: whatever were removed later would be that daemon's."""
     daemon.kill()
     found = leftovers.find(daemon.run_dir, daemon.admin_dir)
+    events = daemon.run_dir / "events"
     assert found.files[-1] == daemon.pool
-    assert leftovers.remove(found)[len(found.files) :] == (daemon.admin_dir, daemon.run_dir)
+    assert leftovers.remove(found) == (*found.files[:-1], daemon.admin_dir, events, daemon.pool, daemon.run_dir)

@@ -178,7 +178,17 @@ def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: boo
 
 def _missing(path: Path) -> tuple[Path, ...]:
     """The directories that taking this path makes, the innermost first."""
-    return tuple(one for one in (path, *path.parents) if not one.exists())
+    return tuple(one for one in (path, *path.parents) if _is_missing(one))
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # it may not be looked at: whoever makes or opens it says why, and nobody takes it away
+        return False
+    return False
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:

@@ -334,7 +334,13 @@ def test_thousands_of_transfers_leave_no_descriptor_mapping_or_event(engine: Eng
     transfer(scaled(1000, 5000))  # a store and a retrieve each
     gc.collect()
     until(lambda: is_at_rest(daemon), what="no event is left")
-    until(lambda: all(now <= then + 3 for now, then in zip(held(), before, strict=True)), 5, f"no more than {before}")
+    # The allocators map a few dozen arenas in a long life; a leak would be one of each transfer.
+    room = (3, 3, 100, 100)
+    until(
+        lambda: all(now <= then + more for now, then, more in zip(held(), before, room, strict=True)),
+        5,
+        f"no more descriptors and mappings than {before} with {room} more",
+    )
 
 
 # -- who copies

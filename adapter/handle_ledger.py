@@ -73,6 +73,11 @@ class HandleLedger(Ledger):
         self._proofs: dict[int, Proof] = {}  #: of operations about to settle, where it is not an acknowledgement
         self._dead_at: float | None = None  #: when the death of the gateway counts
 
+    def table_sizes(self) -> dict[str, int]:
+        """Entries by table."""
+        handed_over = {"board_cells": len(self._cells), "doubtful_operations": len(self._cancel_at)}
+        return {**super().table_sizes(), **handed_over, "proofs": len(self._proofs)}
+
     # -- what the gateway says -----------------------------------------------------------------------------------------
 
     def answered(self, number: int, results: Sequence[CopyStatus], now: float) -> list[Action]:

@@ -25,6 +25,9 @@ class Inbox:
         self._calls: deque[Callable[[], None]] = deque()
         self._is_awake = False  # somebody takes calls, or is rung for: no post need ring
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     @property
     def is_empty(self) -> bool:
         """Whether no call waits."""

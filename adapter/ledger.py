@@ -205,6 +205,18 @@ class Ledger:
         """Requests with a retrieve that was not wholly loaded, since the last call."""
         return self._reports.take_failed_requests()
 
+    def table_sizes(self) -> dict[str, int]:
+        """Entries by table: what is remembered of operations and of the requests they belong to."""
+        return {
+            "operations": len(self._operations),
+            "retained_events": len(self._retained),
+            "abandoned_operations": len(self._abandoned),
+            "waiting_operations": self._window.num_waiting,
+            "asks_under_way": self._window.under_way,
+            "settled_operations": len(self._settled),
+            **self._reports.sizes(),
+        }
+
     def has_unsettled(self, request_ids: Iterable[str] | None = None) -> bool:
         """Whether any operation (of these requests) is not settled."""
         if request_ids is None:

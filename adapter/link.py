@@ -196,6 +196,14 @@ class Link:
         """Requests that wait for their reply."""
         return len(self._requests)
 
+    def table_sizes(self) -> dict[str, int]:
+        """Entries by table. The lock is held."""
+        return {
+            "requests": len(self._requests),
+            "request_deadlines": self._requests.num_deadlines,
+            "posted_calls": len(self._inbox),
+        }
+
     def check_process(self) -> None:
         """Refuse to work in a forked child: the thread, the socket and the lock are the parent's.
 

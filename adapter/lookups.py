@@ -73,6 +73,9 @@ class Lookups:
         """Lookups that wait for the gateway."""
         return self._unanswered
 
+    def __len__(self) -> int:
+        return len(self._by_request)
+
     def knows(self, request_id: str) -> bool:
         """Whether the request has been looked up since it began."""
         return request_id in self._by_request

@@ -48,6 +48,9 @@ class Prompts:
         self._kept_bytes = 0
         self._nonce = b""
 
+    def __len__(self) -> int:
+        return len(self._prompts)
+
     def keys(
         self, request_id: str, token_ids: Sequence[int], cache_salt: str, extra_keys: Sequence[bytes | None] | None
     ) -> list[bytes]:

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 from gateway.wire.codes import OperationKind
 
+#: Requests with a failed load that wait to be asked for; not every engine asks, and the oldest go.
+MAX_FAILED = 4096
+
 
 class Reports:
     """Requests of one worker, as far as the engine is told of them."""
@@ -21,7 +24,7 @@ class Reports:
         self._reported: set[str] = set()  #: reported, and passed again ever since
         self._received: set[str] = set()  #: last retrieve settled, not told yet
         self._load_errors: set[int] = set()
-        self._failed: set[str] = set()
+        self._failed: dict[str, None] = {}  #: the one that failed first goes first
 
     def opened(self, kind: OperationKind, request: str) -> None:
         """An operation of this request begins."""
@@ -42,7 +45,10 @@ class Reports:
 
     def load_failed(self, request: str, block_ids: Iterable[int]) -> None:
         """A retrieve of this request did not fill these blocks."""
-        self._failed.add(request)
+        self._failed.pop(request, None)
+        self._failed[request] = None
+        if len(self._failed) > MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
         self._load_errors.update(block_ids)
 
     def take_finished(self, held_ids: Iterable[str]) -> tuple[set[str], set[str]]:
@@ -74,9 +80,19 @@ class Reports:
         return errors
 
     def take_failed_requests(self) -> set[str]:
-        """Requests with a retrieve that was not wholly loaded, since the last call."""
-        failed, self._failed = self._failed, set()
+        """Requests with a retrieve that was not wholly loaded, since the last call; the last ``MAX_FAILED``."""
+        failed = set(self._failed)
+        self._failed.clear()
         return failed
+
+    def sizes(self) -> dict[str, int]:
+        """Entries by table."""
+        return {
+            "held_requests": len(self._held),
+            "finished_requests": len(self._sent) + len(self._reported) + len(self._received),
+            "failed_blocks": len(self._load_errors),
+            "failed_requests": len(self._failed),
+        }
 
     def is_open(self, request: str) -> bool:
         """Whether any operation of this request is not settled."""

@@ -33,6 +33,11 @@ class Requests:
         return len(self._waiting)
 
     @property
+    def num_deadlines(self) -> int:
+        """Deadlines that are still to come, those of answered requests among them."""
+        return len(self._deadlines)
+
+    @property
     def is_full(self) -> bool:
         """Whether no other request may wait."""
         return len(self._waiting) >= MAX_REQUESTS

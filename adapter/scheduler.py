@@ -244,6 +244,11 @@ class SchedulerAdapter:
                 boot_id=self._link.boot.hex(),
                 operations=(),
                 switch=self._link.switch,
+                tables={
+                    "lookups": len(self._lookups),
+                    "prompts": len(self._prompts),
+                    **self._link.table_sizes(),
+                },
             )
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """What one adapter shows of itself: a frozen reading of its ledger, taken in one step."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gateway.wire.codes import OperationKind, Phase, State, SwitchMode
 
@@ -24,6 +25,7 @@ class Snapshot:
         oldest_pending_at: Unix time, 0 for none.
         boot_id: hex, "" before HELLO.
         switch: what operators let it do, whatever its state.
+        tables: entries of every table it keeps, by name. All but those with a bound of their own are empty at rest.
     """
 
     state: State
@@ -35,3 +37,4 @@ class Snapshot:
     boot_id: str
     operations: tuple[PendingOperation, ...]
     switch: SwitchMode = SwitchMode.ON
+    tables: Mapping[str, int] = field(default_factory=dict)

@@ -66,6 +66,11 @@ class Window:
         self._waiting.pop(number, None)
         self._starved.pop(number, None)
 
+    @property
+    def num_waiting(self) -> int:
+        """Operations that wait here."""
+        return len(self._waiting) + len(self._starved)
+
     def check(self, unsettled: frozenset[int]) -> None:
         """Raise AssertionError where the queues contradict themselves, or name an operation that is settled."""
         assert self._starved.keys() | self._waiting.keys() <= unsettled

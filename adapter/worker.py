@@ -209,7 +209,7 @@ class WorkerAdapter:
             return self._ledger.take_load_errors()
 
     def get_failed_request_ids(self) -> set[str]:
-        """Requests with a retrieve settled since the last call that was not wholly loaded."""
+        """Requests with a retrieve settled since the last call that was not wholly loaded, the last 4096 of them."""
         self._link.check_process()
         with self._link.lock:
             return self._ledger.take_failed_requests()
@@ -304,6 +304,11 @@ class WorkerAdapter:
             counts = self._ledger.pending_counts()
             operations = self._ledger.pending_operations(time.monotonic(), self._config.max_pending_ops)
             state, boot, switch = self._link.state, self._link.boot, self._link.switch
+            tables = {
+                **self._transfers.table_sizes(),
+                **self._link.table_sizes(),
+                "loads_begun": len(self._load_began),
+            }
         return Snapshot(
             state=state,
             pending_stores=counts.stores,
@@ -317,6 +322,7 @@ class WorkerAdapter:
                 for info in operations
             ),
             switch=switch,
+            tables=tables,
         )
 
     def close(self) -> None:

@@ -216,6 +216,14 @@ class EngineStats:
             yield TransferInfo(engine=known.engine, party=party.hex(), operation=operation)
         yield from islice(reversed(self._settled), most if is_bounded else None)
 
+    def table_sizes(self) -> dict[str, int]:
+        """Entries of every table here, by the names of the metric ``table_entries``."""
+        return {
+            "heard_parties": len(self._parties),
+            "engine_totals": len(self._engines),
+            "settled_operations": len(self._settled),
+        }
+
     def _note_if_left(self, label: str, now: float) -> None:
         if all(party.engine != label for party in self._parties.values()):
             self._engines[label].left_at = now

@@ -188,6 +188,9 @@ class SnapshotSource:
         for role in Role:
             yield Sample("parties", (role,), roles.count(role))
         yield from self.switches.gauges()
+        for owner in (self.core, self.engines):
+            for table, entries in owner.table_sizes().items():
+                yield Sample("table_entries", (table,), entries)
         models: dict[str, tuple[int, int]] = {}
         for record, chunks, num_bytes, _ in usage:
             label = self.engines.model_label(record.model)

@@ -47,6 +47,9 @@ class EventWatcher:
             self._has_new = True
             self._changed.notify()
 
+    def __len__(self) -> int:
+        return len(self._watched)
+
     def forget(self, event: OpenedEvent) -> None:
         """Stop asking. The reference held here is gone afterwards, or with the query that is under way."""
         with self._changed:

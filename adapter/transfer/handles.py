@@ -52,6 +52,10 @@ class HandleTransfers(Transfers):
         """The gateway is proven dead. The link's lock is held."""
         self.dispatch(self._handles.gateway_died(now, self._memory.settle_seconds))
 
+    def table_sizes(self) -> dict[str, int]:
+        """Entries by table. The link's lock is held."""
+        return {**super().table_sizes(), "awaited_answers": len(self._ending)}
+
     def _perform_one(self, action: Action) -> None:
         match action:
             case AskCopy():

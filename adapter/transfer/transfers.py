@@ -117,6 +117,14 @@ class Transfers:
         """The newest settled operations, told or not."""
         return tuple(self._settled)
 
+    def table_sizes(self) -> dict[str, int]:
+        """Entries by table, the ledger's among them. The link's lock is held."""
+        return {
+            **self.ledger.table_sizes(),
+            "watched_events": len(self._events),
+            "told_operations": len(self._settled),
+        }
+
     def close(self) -> None:
         """No copy runs and none will: let the threads end."""
         self._events.close()

@@ -83,6 +83,10 @@ class Chunks:
         """Whether the key was evicted for room lately."""
         return self._evicted.get(key) == namespace
 
+    def num_evicted(self) -> int:
+        """Keys evicted for room that are remembered, at most ``MAX_EVICTED_KEYS``."""
+        return len(self._evicted)
+
     def use(self, wanted: Iterable[int]) -> None:
         """A request wants these chunks: however often it then asks for and reads them, it is one use of each."""
         orders, places = self.slots.orders, self.slots.places_per_slab

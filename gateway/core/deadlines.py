@@ -25,6 +25,9 @@ class Deadlines(Generic[Key]):
         self._queued: set[Key] = set()
         self._order = count()  # ties: keys need not compare
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     def add(self, key: Key, deadline: float) -> None:
         """Look at ``key`` when ``deadline`` has come; a key that waits already is looked at when it was to be."""
         if key not in self._queued:

@@ -140,6 +140,13 @@ class Leases:
         """Read leases, of all parties or of these."""
         return sum(len(reads) for party, reads in self._reads.items() if parties is None or party in parties)
 
+    def sizes(self) -> dict[str, int]:
+        """Entries of the tables, by the names of the metric ``table_entries``."""
+        return {
+            "sessions": sum(map(len, self._sessions.values())),
+            "lease_deadlines": len(self._session_deadlines) + len(self._read_deadlines),
+        }
+
     def end_party(self, party: bytes, now: float) -> None:
         """End all leases of a party."""
         for number in list(self.sessions_of(party)):

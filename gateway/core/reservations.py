@@ -164,6 +164,13 @@ class Reservations:
         """Live reservations."""
         return len(self._live_by_key)
 
+    def sizes(self) -> dict[str, int]:
+        """Entries of the tables, by the names of the metric ``table_entries``."""
+        return {
+            "storing_operations": len(self._storing),
+            "reservation_deadlines": len(self._deadlines),
+        }
+
     def num_storing(self, owners: Container[bytes] | None = None) -> int:
         """Operations with live reservations, of all parties or of these."""
         if owners is None:

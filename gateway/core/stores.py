@@ -36,6 +36,10 @@ class Stores:
         self._max_held_bytes = int(max_reserved_fraction * chunks.slots.pool_bytes)
         self._answered: OrderedDict[int, tuple[bytes, int, CommitStatus]] = OrderedDict()  # by generation, oldest first
 
+    def num_answered(self) -> int:
+        """Commits whose answer is remembered, at most ``MAX_ANSWERED_COMMITS``."""
+        return len(self._answered)
+
     # -- reserve
 
     def reserve(

@@ -141,6 +141,12 @@ ADAPTER: tuple[Metric, ...] = (
 
 _ENGINE_LABELS = (Label("engine"), Label("model"))
 
+#: Tables of the core whose size no other gauge tells; what leaks, leaks into one of them.
+_TABLES = (
+    *("sessions", "lease_deadlines", "storing_operations", "reservation_deadlines"),
+    *("namespaces", "groups", "evicted_keys", "answered_commits"),
+    *("fenced_parties", "engine_drains", "heard_parties", "engine_totals", "settled_operations"),
+)
 _OPS = tuple(OUTCOMES)
 _OUTCOMES = ("ok", *(str(code) for code in ErrorCode))
 
@@ -244,6 +250,12 @@ GATEWAY: tuple[Metric, ...] = (
         Type.GAUGE,
         "1 for each switch an operator has set, or the setting has; names beyond 32 of a scope add up as other.",
         (Label("scope"), Label("name"), Label("mode")),
+    ),
+    Metric(
+        "table_entries",
+        Type.GAUGE,
+        "Entries of the core's tables: none grows for ever, whatever engines do.",
+        (Label("table", _TABLES),),
     ),
     Metric("recovered_chunks", Type.GAUGE, "Chunks found READY in the pool file when this boot began."),
     Metric("loop_age_seconds", Type.GAUGE, "Time since the core's loop last came round."),

@@ -1,6 +1,6 @@
 """What the engine is told of its requests."""
 
-from adapter.reports import Reports
+from adapter.reports import MAX_FAILED, Reports
 from gateway.wire.codes import OperationKind
 
 STORE = OperationKind.STORE
@@ -36,3 +36,14 @@ def test_a_request_that_was_never_passed_is_not_told() -> None:
     reports.settled(STORE, "r")
     assert reports.take_finished([])[0] == set()
     assert reports.take_finished(["r"])[0] == {"r"}
+
+
+def test_of_failed_loads_that_nobody_asks_for_only_the_last_are_kept() -> None:
+    reports = Reports()
+    for number in range(MAX_FAILED + 10):
+        reports.load_failed(f"r{number}", [number % 8])
+    reports.load_failed("r20", [0])  # once more: it is the last again
+
+    assert reports.sizes()["failed_requests"] == MAX_FAILED
+    assert reports.take_failed_requests() == {f"r{number}" for number in range(10, MAX_FAILED + 10)}
+    assert reports.take_failed_requests() == set()

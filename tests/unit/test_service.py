@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from gateway.metrics.table import GATEWAY
 from gateway.wire import messages
 from gateway.wire.codes import ErrorCode, Lifecycle
 from gateway.wire.messages import Error, Request
@@ -185,3 +186,13 @@ def test_a_dry_run_is_no_change_to_write_down(served: Served, caplog) -> None:
         assert caplog.records == []
         assert served.code(messages.Clear(number=0, requested_by="t", all=True)) is None
         assert [record.getMessage() for record in caplog.records] == ["audit"]
+
+
+def test_a_snapshot_tells_the_size_of_every_table_of_the_metric(served: Served) -> None:
+    served.core.init_done(START)
+    reply = served.ask(messages.SnapshotRequest(number=0))
+    (label,) = next(metric.labels for metric in GATEWAY if metric.name == "table_entries")
+
+    assert isinstance(reply, messages.SnapshotReply)
+    told = {sample.labels[0]: sample.value for sample in reply.gauges if sample.name == "table_entries"}
+    assert told == dict.fromkeys(label.values or (), 0)

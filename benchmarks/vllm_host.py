@@ -21,7 +21,7 @@ from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 
 from adapter import LoadStoreOp, WorkerAdapter
-from tests.engine.engine import BLOCK_TOKENS, CHUNK_TOKENS
+from tests.engine.engine import BLOCK_TOKENS, CHUNK_TOKENS, END_SECONDS
 from tests.engine.lines import serve
 
 
@@ -101,6 +101,10 @@ class Host:
             self._operations += 1
             op = LoadStoreOp([os.urandom(32)], blocks)
             worker.submit_store_request(f"pending-{self._operations}", op, NeverFires())
+
+    def close(self) -> None:
+        """End vLLM in order."""
+        self._engine.engine_core.shutdown(END_SECONDS / 2)
 
     @staticmethod
     def _worker() -> WorkerAdapter:

@@ -1,5 +1,6 @@
 """A vLLM in another process, driven from a test."""
 
+import contextlib
 import json
 import os
 import random
@@ -12,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import processes
 from tests.support.daemon import REPOSITORY
 
 BLOCK_TOKENS = 32  # what attention on a CPU takes, or a multiple
 CHUNK_TOKENS = 256
+#: An engine has so long to end in order; half of it its core, where that is a process of its own.
+END_SECONDS = 30.0
 
 
 def prompt(tokens: int, seed: int) -> list[int]:
@@ -101,19 +105,30 @@ class Vllm:
         self.ask("add", request_id=request_id, prompt=list(tokens), max_tokens=max_tokens, **options)
         return self.ask("run")[request_id]
 
+    @property
+    def pid(self) -> int:
+        """Of the process that takes commands. It leads a session, in which vLLM's other processes are."""
+        return self._process.pid
+
     def log(self) -> str:
         """All it has written so far."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def close(self) -> None:
-        """End it; what it held goes with it."""
-        if self._process.poll() is None:
+        """End it, in order where it still can, and whatever is left of it. What it held goes with it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()  # nothing more to do
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
             self._process.kill()
-        self._process.wait(30)
-        for stream in (self._process.stdin, self._process.stdout, self._log):
-            assert stream is not None
-            stream.close()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+        processes.end_session(self.pid)
 
     def __enter__(self) -> Self:
         return self.wait_started()

@@ -34,7 +34,7 @@ from adapter.transfer.chunks import copy_unit
 from gateway.device.copy import ChunkCopier
 from gateway.pool.mapping import PoolMapping
 from gateway.wire.codes import OperationKind, Reason
-from tests.engine.engine import BLOCK_TOKENS
+from tests.engine.engine import BLOCK_TOKENS, END_SECONDS
 from tests.engine.lines import serve
 
 
@@ -240,6 +240,10 @@ class Host:
 
     def block_bytes(self, block: int) -> bytes:
         return b"".join(cache[block].contiguous().numpy().tobytes() for cache in self._caches())
+
+    def close(self) -> None:
+        """End vLLM in order."""
+        self._engine.engine_core.shutdown(END_SECONDS / 2)
 
     def _caches(self) -> tuple[torch.Tensor, ...]:
         return self._worker._memory._tensors

@@ -8,11 +8,21 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 
-def serve(make: Callable[[dict[str, Any]], object]) -> None:
-    """Make the object from the settings on the command line, and do what it is told until the input ends."""
+class Told(Protocol):
+    """What does what it is told."""
+
+    def close(self) -> None:
+        """There is nothing more to do."""
+
+
+def serve(make: Callable[[dict[str, Any]], Told]) -> None:
+    """Make the object from the settings on the command line, and do what it is told until the input ends.
+
+    The input also ends when whoever wrote to it is gone, however it went.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM prints is no answer
     told = make(json.loads(sys.argv[1]))
@@ -24,3 +34,4 @@ def serve(make: Callable[[dict[str, Any]], object]) -> None:
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=answers, flush=True)
+    told.close()

@@ -13,6 +13,7 @@ from typing import Self
 
 from gateway.client import GatewayClient
 from gateway.wire.messages import SnapshotReply, SnapshotRequest
+from tests.support import processes
 from tests.support.poll import until
 from tests.support.raw import RawDealer
 
@@ -122,7 +123,7 @@ class Daemon:
     def pause(self) -> None:
         """SIGSTOP the core."""
         self.signal(signal.SIGSTOP)
-        until(lambda: _state(self.pid) == "T", what="the core stopped")
+        until(lambda: processes.state(self.pid) == "T", what="the core stopped")
 
     def go_on(self) -> None:
         """SIGCONT the core."""
@@ -202,7 +203,7 @@ class Daemon:
 
     def processes(self) -> list[int]:
         """Every process of this daemon that lives, of all its starts."""
-        return [pid for pid in _pids() if _session(pid) in self._sessions]
+        return [pid for session in self._sessions for pid in processes.of_session(session)]
 
     # -- end
     def close(self) -> None:
@@ -242,25 +243,3 @@ class Daemon:
     @property
     def _err(self) -> Path:
         return self.base / "stderr"
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; empty when the process is gone."""
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def _state(pid: int) -> str:
-    return (_stat(pid) or ["gone"])[0]
-
-
-def _session(pid: int) -> int:
-    """The session of a live process; 0 for one that is gone or a zombie."""
-    fields = _stat(pid)
-    return int(fields[3]) if fields and fields[0] != "Z" else 0

@@ -202,8 +202,10 @@ def admin_token(config: GatewayConfig, environ: Mapping[str, str]) -> str:
         return environ.get(PREFIX + "ADMIN_TOKEN", "").strip()
     try:
         token = Path(config.admin_token_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"admin_token_file {config.admin_token_file} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"admin_token_file {config.admin_token_file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"admin_token_file {config.admin_token_file} holds no text in UTF-8") from None
     if not token:
         raise ConfigError(f"admin_token_file {config.admin_token_file} is empty, expected a token")
     return token
@@ -212,9 +214,20 @@ def admin_token(config: GatewayConfig, environ: Mapping[str, str]) -> str:
 def _from_toml(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"config file {path} cannot be read: {error}") from None
+            values = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config file {path} cannot be read: it is no text in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config file {path} cannot be read as TOML: {error}") from None
+    tables = [f"[{name}]" for name, value in values.items() if isinstance(value, dict)]
+    if tables:
+        raise ConfigError(
+            f"config file {path} has the table {', '.join(tables)}, expected settings at its top level, "
+            'each on a line like pool_size = "4GiB"'
+        )
+    return values
 
 
 def _read(name: str, value: object) -> object:

@@ -4,7 +4,8 @@ Owns: the order of start and stop, and why the process ends. Must not know: how 
 the pool's memory is reserved on a worker thread, which touches nothing else.
 
 The order of start matters: the pool file is locked (a second daemon is refused), then scanned, then the sockets are
-bound: a second bind on a path silently steals its clients. Sockets answer while memory is still being reserved.
+bound: a second bind on a path silently steals its clients. Sockets answer while memory is still being reserved. It says
+that it is ready when all of it serves, the admin process included.
 """
 
 import contextlib
@@ -41,6 +42,7 @@ from gateway.engines import EngineStats
 from gateway.handles.desk import Desk
 from gateway.health import HealthChecks
 from gateway.housekeeping import Housekeeping
+from gateway.listener import ListenError, listen
 from gateway.lock import LockHeldError, LockObserver
 from gateway.log import configure
 from gateway.loop import Loop
@@ -65,6 +67,8 @@ _SLOW_TICK_SECONDS = 0.5
 _MAX_AGE_SECONDS = 5.0
 #: How long the ready line waits for the admin process to say where it listens.
 _ADMIN_START_SECONDS = 30.0
+#: How long a port may still be held by the admin process of a daemon that was killed: its grace, and some.
+_OLD_LISTENER_SECONDS = 4.0
 _MAX_OPEN_FILES = 65536
 _LONGEST_GRACE_SECONDS = 2.0
 #: What the admin process must not read again: its settings come ready-made.
@@ -105,6 +109,7 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
         _log.warning("run_dir_note", extra={"facts": {"note": note}})
     pool = stack.enter_context(_pool(settings, directory, wakeup))
     stack.callback(directory.withdraw)
+    _see_that_addresses_are_free(settings, wakeup)
     locks = stack.enter_context(contextlib.closing(LockObserver.open(pool.path)))
     # The tables of a large pool are millions of objects that all stay: looking for garbage among them is time lost.
     gc.disable()
@@ -124,7 +129,7 @@ def _start(settings: GatewayConfig, stack: contextlib.ExitStack) -> "Daemon":
                 context, path, is_admin=is_admin, mode=0o600 if is_admin else mode, gid=-1 if is_admin else gid
             )
         except OSError as error:
-            raise StartError(str(error)) from None
+            raise StartError(f"cannot bind {path}: {error.strerror}") from None
         daemon.listen(stack.enter_context(endpoint))
     directory.admin_facts.unlink(missing_ok=True)
     stack.callback(daemon.child.stop)
@@ -199,7 +204,9 @@ def _open_pool(settings: GatewayConfig, directory: RunDirectory, wakeup: Wakeup)
             raise StartError(
                 f"cannot open the pool {directory.pool}: {error.strerror}; {explain(directory.pool)}"
             ) from None
-        except (OSError, ValueError, PoolSpaceError) as error:
+        except OSError as error:
+            raise StartError(f"cannot open the pool {directory.pool}: {error.strerror or error}") from None
+        except (ValueError, PoolSpaceError) as error:
             raise StartError(f"cannot open the pool {directory.pool}: {error}") from None
         if time.monotonic() >= deadline:
             waited = f"waited {settings.start_lock_wait_seconds:g} s"
@@ -210,6 +217,27 @@ def _open_pool(settings: GatewayConfig, directory: RunDirectory, wakeup: Wakeup)
             has_told = True
         if wakeup.wait(_LOCK_POLL_SECONDS) and wakeup.take()[0]:
             raise _StopRequestedError
+
+
+def _see_that_addresses_are_free(settings: GatewayConfig, wakeup: Wakeup) -> None:
+    """Refuse the start before anything is served; the admin process takes the addresses later.
+
+    The admin process of a daemon that was killed lives a moment longer than the lock on its pool.
+
+    Raises:
+        StartError: one cannot be listened on.
+    """
+    deadline = time.monotonic() + _OLD_LISTENER_SECONDS
+    for setting in ("admin", "probe"):
+        while address := getattr(settings, setting):
+            try:
+                listen(setting, address).close()
+                break
+            except ListenError as error:
+                if not error.is_taken or time.monotonic() >= deadline:
+                    raise StartError(str(error)) from None
+            if wakeup.wait(_LOCK_POLL_SECONDS) and wakeup.take()[0]:
+                raise _StopRequestedError
 
 
 class Daemon:
@@ -380,12 +408,6 @@ class Daemon:
         self._progress.is_reserving = False
         if self._core.state is Lifecycle.STARTING:
             self._core.init_done(time.monotonic())
-            facts = {
-                "version": __version__,
-                "boot_id": self.boot.hex(),
-                "recovered_chunks": self._progress.recovered_chunks,
-            }
-            _log.info("ready", extra={"facts": facts})
 
     def _look_after_child(self, now: float) -> str:
         """Say that we are ready once the admin process listens; restart it when it dies later."""
@@ -393,7 +415,7 @@ class Daemon:
             return self.child.tick(now)
         exit_code = self.child.exit_code
         if exit_code is not None:
-            self._fail(f"the admin process could not start, it exited with {exit_code}: its own words are above")
+            self._fail(f"the admin process could not start, it exited with {exit_code}: its own lines say why")
         elif self._core.state is Lifecycle.READY:
             url = self._admin_url()
             if url is not None or now > self._announce_by:
@@ -410,7 +432,14 @@ class Daemon:
         return url if isinstance(url, str) else None
 
     def _announce(self, url: str | None) -> None:
-        """Print the ready line: the one thing that goes to stdout."""
+        """Say that all of it serves: in the log, and in the one line that goes to stdout."""
+        facts = {
+            "version": __version__,
+            "boot_id": self.boot.hex(),
+            "recovered_chunks": self._progress.recovered_chunks,
+            "admin_url": url,
+        }
+        _log.info("ready", extra={"facts": facts})
         line = {
             "event": "ready",
             "admin_url": url,

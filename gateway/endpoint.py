@@ -69,7 +69,7 @@ class Endpoint:
         try:
             self.socket.bind(f"ipc://{self.path}")
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"cannot bind {self.path}: {zmq.strerror(error.errno or 0)}") from None
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(self.path)) from None
         finally:
             os.umask(previous_umask)
         os.chown(self.path, -1, gid)

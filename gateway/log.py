@@ -135,7 +135,7 @@ class JsonLines(logging.Formatter):
         line |= _facts(record)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=_as_text)
 
 
 class TextLines(logging.Formatter):
@@ -170,6 +170,11 @@ def _facts(record: logging.LogRecord) -> dict[str, object]:
     return facts if isinstance(facts, dict) else {}
 
 
+def _as_text(value: object) -> str:
+    """A value as people read it; ids and the like, which are bytes, by their hexadecimal digits."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
 def _shown(value: object) -> str:
-    text = str(value)[:_MAX_VALUE_CHARS]
+    text = _as_text(value)[:_MAX_VALUE_CHARS]
     return text if _PLAIN.fullmatch(text) and text.isascii() else json.dumps(text)

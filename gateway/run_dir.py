@@ -9,9 +9,10 @@ import grp
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,14 @@ ADMIN_FACTS = "admin.json"
 ADMIN_SETTINGS = "settings.json"
 
 _TEMPORARY_PARENT = Path("/dev/shm")  # noqa: S108 - the memory file system, which a pool must lie on
+_LARGEST_GROUP = (1 << 32) - 2  # the next one means "leave it" to chown(2)
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFREG: "a plain file",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class StartError(Exception):
@@ -160,7 +169,10 @@ def take(config: GatewayConfig) -> RunDirectory:
 def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: bool) -> RunDirectory:
     admin_path = Path(config.admin_dir).absolute() if config.admin_dir else path.with_name(f"{path.name}.admin")
     for socket in (path / SOCKET, admin_path / ADMIN_SOCKET):
-        size = len(os.fsencode(socket))
+        encoded = os.fsencode(socket)
+        size = len(encoded)
+        if encoded.decode(errors="replace").encode() != encoded:
+            raise StartError(f"socket path {str(socket)!a} is no UTF-8 text, which the socket library wants")
         if size > MAX_SOCKET_PATH_BYTES:
             raise StartError(f"socket path {socket} takes {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are allowed")
     mode, file_mode = (0o700, 0o600) if gid == -1 else (0o2770, 0o660)
@@ -170,10 +182,32 @@ def _take_both(config: GatewayConfig, path: Path, gid: int, *, is_temporary: boo
             *_take(path, mode, gid, {FACTS, POOL}),
             *_take(admin_path, 0o700, -1, {ADMIN_SOCKET, ADMIN_FACTS, ADMIN_SETTINGS}),
         )
+        _check_kinds(path, admin_path)
     except StartError:
         _remove_empty(made)
         raise
     return RunDirectory(path, admin_path, is_temporary, file_mode, gid, notes, made)
+
+
+def _check_kinds(path: Path, admin_path: Path) -> None:
+    """See that nothing of another kind lies where our files, sockets and the events' directory go."""
+    ours = [path / SOCKET, path / HANDLES, path / FACTS]
+    ours += [admin_path / ADMIN_SOCKET, admin_path / ADMIN_FACTS, admin_path / ADMIN_SETTINGS]
+    kinds: list[tuple[Path, str, Callable[[int], bool]]] = [
+        *((one, "a file or a socket of ours", lambda mode: not stat.S_ISDIR(mode)) for one in ours),
+        *((one, "a plain file", stat.S_ISREG) for one in (path / POOL, *path.glob(f"{POOL}.*"))),
+        (path / EVENTS, "a directory", stat.S_ISDIR),
+    ]
+    for found, expected, fits in kinds:
+        try:
+            mode = found.lstat().st_mode
+        except OSError:
+            continue  # nothing is there; or who uses it says why it cannot
+        if not fits(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+            raise StartError(
+                f"{found} is {kind}, expected {expected}, or nothing: move it away, or use another directory"
+            )
 
 
 def _missing(path: Path) -> tuple[Path, ...]:
@@ -221,6 +255,8 @@ def _group_id(group: str) -> int:
     if not group:
         return -1
     if group.isascii() and group.isdigit():
+        if int(group) > _LARGEST_GROUP:
+            raise StartError(f"run_dir_group is {group}, expected a name, or a number of at most {_LARGEST_GROUP}")
         return int(group)
     try:
         return grp.getgrnam(group).gr_gid

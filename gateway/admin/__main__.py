@@ -10,6 +10,7 @@ the core.
 import argparse
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -19,7 +20,10 @@ from pathlib import Path
 from gateway.admin.auth import access_for
 from gateway.admin.server import AdminSettings, serve
 from gateway.config import ConfigError, GatewayConfig, load
+from gateway.listener import ListenError
 from gateway.log import configure
+
+_log = logging.getLogger("kvgate.admin")
 
 CORE_PID_VARIABLE = "KVGATE_CORE_PID"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -37,8 +41,8 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # best effort; getppid is polled as well
     try:
         asyncio.run(serve(settings))
-    except OSError as error:
-        sys.stderr.write(f"kvgate admin: {error}\n")
+    except (OSError, ListenError) as error:
+        _log.error("start_failed", extra={"facts": {"reason": str(error)}})
         return 1
     return 0
 

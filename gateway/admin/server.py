@@ -25,6 +25,7 @@ from gateway.admin.core import CoreClient
 from gateway.admin.events import Feed
 from gateway.admin.watchdog import Watchdog
 from gateway.config import parse_address
+from gateway.listener import listen
 
 log = logging.getLogger("kvgate.admin")
 
@@ -61,7 +62,7 @@ async def serve(settings: AdminSettings) -> None:
     """Serve until a signal comes or the parent is gone.
 
     Raises:
-        OSError: a listener's address cannot be taken.
+        ListenError: a listener's address cannot be taken.
     """
     admin_socket = settings.admin_dir / "admin.sock"
     engine_socket = settings.run_dir / "gateway.sock"
@@ -115,12 +116,7 @@ def _server(app: ASGIApp) -> _Server:
 
 
 def _listen(name: str, address: str) -> socket.socket:
-    host, port = parse_address(name, address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        raise OSError(f"cannot listen on {name} address {address}: {error}") from error
+    listener = listen(name, address)
     # Accepted connections inherit it: an answer's head and body are two writes, and must not wait for each other's ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # The same: a peer that takes nothing of what is sent to it is gone after so long, and what the kernel holds for it.

@@ -88,6 +88,9 @@ class Layout(msgspec.Struct, frozen=True):
                 f" slab_bytes {self.slab_bytes}"
             )
 
+    def __str__(self) -> str:
+        return f"{self.num_slabs} slabs of {self.slab_bytes} bytes with slots of {self.min_slot_bytes} bytes and more"
+
     @property
     def slots_per_slab(self) -> int:
         """Header places a slab has."""

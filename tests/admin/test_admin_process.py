@@ -127,7 +127,7 @@ def test_a_taken_address_is_one_sentence(core: CoreDouble) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         refused = AdminProcess(core.run_dir, "--admin", address)
         assert refused.run() == 1
-    assert f"cannot listen on admin address {address}" in refused.stderr
+    assert f"cannot listen on the admin address {address}" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 

@@ -215,7 +215,7 @@ def unfit(kind: str, path: Path) -> None:
         ("garbage", "no pool of kvgate"),
         ("empty", "no pool of kvgate"),
         ("format", "pool format 9, expected pool format 1"),
-        ("layout", "num_slabs=5"),
+        ("layout", "found 5 slabs of"),
         ("size", "bytes, expected"),
     ],
 )

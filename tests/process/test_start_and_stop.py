@@ -40,6 +40,14 @@ def test_the_ready_line_is_all_of_stdout_and_is_true(daemon: Daemon) -> None:
     assert snapshot.slots.allocated_bytes >= snapshot.slots.pool_bytes
 
 
+def test_the_log_says_ready_when_the_admin_api_listens_too(daemon: Daemon) -> None:
+    events = [line["event"] for line in daemon.log_lines() if line["event"] in ("ready", "admin_listening")]
+
+    assert events == ["admin_listening", "ready"]
+    (line,) = daemon.log_lines("ready")
+    assert (line["admin_url"], line["boot_id"]) == (daemon.admin_url, daemon.ready_line["boot_id"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(daemon: Daemon, number: signal.Signals) -> None:
     assert daemon.stop(number) == 0
@@ -167,13 +175,32 @@ def test_a_file_where_the_directory_should_be_is_named() -> None:
         assert str(daemon.run_dir) in sentence(daemon, "start_failed")
 
 
-def test_a_socket_that_cannot_be_bound_ends_the_start() -> None:
+@pytest.mark.parametrize(
+    ("place", "is_dir", "found"),
+    [
+        ("run/gateway.sock", True, "a directory"),
+        ("run/handles.sock", True, "a directory"),
+        ("run/pool", True, "a directory"),
+        ("run/pool.set-aside.1", True, "a directory"),
+        ("run/events", False, "a plain file"),
+        ("run.admin/admin.sock", True, "a directory"),
+        ("run.admin/admin.json", True, "a directory"),
+        ("run.admin/settings.json", True, "a directory"),
+    ],
+)
+def test_what_is_of_another_kind_ends_the_start_in_one_sentence(place: str, is_dir: bool, found: str) -> None:
     with Daemon() as daemon:
-        (daemon.run_dir / "gateway.sock").mkdir(parents=True)
+        daemon.run_dir.mkdir()
         (daemon.run_dir / "gateway.pid").write_text("")
+        path = daemon.base / place
+        path.parent.mkdir(exist_ok=True)
+        path.mkdir() if is_dir else path.touch()
 
         assert daemon.spawn().wait() == 1
-        assert str(daemon.socket) in sentence(daemon, "start_failed")
+        (line,) = daemon.log_lines("start_failed")
+        assert str(line["reason"]).startswith(f"{path} is {found}, expected ")
+        assert "Traceback" not in daemon.stderr
+        assert path.exists()
 
 
 def test_a_pool_larger_than_the_memory_file_system_is_refused_with_the_sizes() -> None:
@@ -191,8 +218,10 @@ def test_an_admin_port_that_is_taken_ends_the_start() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with Daemon({"KVGATE_ADMIN": address}) as daemon:
             assert daemon.spawn().wait() == 1
-            assert "admin process" in sentence(daemon, "start_failed")
-            assert address in daemon.stderr
+            (line,) = daemon.log_lines()
+            assert line["event"] == "start_failed", "nothing was said to be ready"
+            for word in (address, "another process listens", "--admin", "KVGATE_ADMIN"):
+                assert word in str(line["reason"])
             assert daemon.stdout == ""
             assert not daemon.run_dir.exists(), "what this start made is gone again"
             assert not daemon.admin_dir.exists()

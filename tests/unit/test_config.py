@@ -36,6 +36,25 @@ def test_an_unknown_key_of_the_file_is_refused_by_name(tmp_path) -> None:
         load({}, {}, file)
 
 
+@pytest.mark.parametrize("text", ['[kvgate]\npool_size = "1GiB"\n', "admin = {port = 1}\n"])
+def test_a_table_is_refused_with_what_was_expected(tmp_path, text: str) -> None:
+    file = tmp_path / "kvgate.toml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"has the table \[(kvgate|admin)\], expected settings at its top level"):
+        load({}, {}, file)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
+    file = tmp_path / "broken"
+    file.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(ConfigError, match=r"config file .*broken cannot be read: it is no text"):
+        load({}, {}, file)
+    with pytest.raises(ConfigError, match=r"admin_token_file .*broken holds no text"):
+        load({}, {"KVGATE_ADMIN_TOKEN_FILE": str(file)})
+
+
 def test_a_setting_nearly_known_is_suggested() -> None:
     with pytest.raises(ConfigError, match="unknown setting pool_siz; did you mean pool_size"):
         load({"pool_siz": "1GiB"}, {})

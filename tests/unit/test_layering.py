@@ -67,8 +67,9 @@ ROOMS: dict[str, Room] = {
     ),
     "gateway.client": Room(_words("gateway.wire gateway.access"), _words("zmq msgspec")),
     "gateway.config": Room(others=_words("msgspec")),
+    "gateway.listener": Room(_words("gateway.config")),
     "gateway.admin": Room(
-        _words("gateway.wire gateway.metrics gateway.client gateway.config gateway.log"),
+        _words("gateway.wire gateway.metrics gateway.client gateway.config gateway.listener gateway.log"),
         _words("fastapi starlette uvicorn pydantic prometheus_client msgspec zmq"),
     ),
     # Checks of one gateway, for its operators and for those of engines: only looks.
@@ -94,7 +95,7 @@ ROOMS: dict[str, Room] = {
         _words(
             "gateway.wire gateway.core gateway.access gateway.lock gateway.pool gateway.metrics.table "
             "gateway.metrics.outcomes gateway.client gateway.switches "
-            "gateway.config gateway.log gateway.device gateway.handles"
+            "gateway.config gateway.listener gateway.log gateway.device gateway.handles"
         ),
         _words("msgspec zmq numpy"),
     ),

@@ -195,6 +195,13 @@ def test_a_line_for_people_has_the_same_facts() -> None:
     )
 
 
+def test_ids_are_shown_by_their_digits() -> None:
+    record = logging.makeLogRecord({"levelname": "INFO", "msg": "ready", "facts": {"boot_id": b"\x01\xff"}})
+
+    assert json.loads(JsonLines().format(record))["boot_id"] == "01ff"
+    assert TextLines().format(record).endswith(" ready boot_id=01ff")
+
+
 def test_a_line_is_one_line_and_can_be_written_whatever_is_in_it() -> None:
     shown = log.readable("lookup_unanswered", {"request": "a\nb\ud800" + "x" * 5000})
 

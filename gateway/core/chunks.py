@@ -241,11 +241,9 @@ class Chunks:
         for size in slots.sizes.values():
             for slot in size.evictable:
                 evictable += 1
+                assert slots.states[slot] == SlotState.READY, f"slot {slot} is evictable and not READY"
                 assert slots.size_of(slot) is size, f"slot {slot} is in the order of another size"
-        for slot, state in enumerate(slots.states):
-            if state != SlotState.READY:
-                assert not any(slot in size.evictable for size in slots.sizes.values()), f"slot {slot} is evictable"
-                continue
+        for slot in slots.in_state(SlotState.READY):
             is_indexed = slots.groups[slot] != NO_GROUP
             indexed -= is_indexed
             assert is_indexed or slots.pins[slot], f"slot {slot} is READY, and nobody can reach it"

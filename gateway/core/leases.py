@@ -200,5 +200,4 @@ class Leases:
                 for slot in lease.slots:
                     pins[slot] = pins.get(slot, 0) + 1
         pins.pop(NO_SLOT, None)
-        counted = {slot: count for slot, count in enumerate(self._chunks.slots.pins) if count}
-        assert pins == counted, "pins and leases differ"
+        assert pins == self._chunks.slots.pinned(), "pins and leases differ"

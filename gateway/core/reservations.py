@@ -265,5 +265,5 @@ class Reservations:
                 assert blocks == one.is_live, "a reservation blocks its key wrongly or not"
         assert len(seen) == len(self._by_generation), "two reservations have one slot"
         assert live == len(self._live_by_key), "a key is blocked by no reservation"
-        held_slots = {s for s, state in enumerate(slots.states) if state in (SlotState.WRITING, SlotState.QUARANTINED)}
-        assert seen == held_slots, "a slot is held by no reservation"
+        held_slots = slots.in_state(SlotState.WRITING) + slots.in_state(SlotState.QUARANTINED)
+        assert seen == set(held_slots), "a slot is held by no reservation"

@@ -276,6 +276,15 @@ class Slots:
         coldest = int(heat.argmin())
         return int(slabs[coldest]) if heat[coldest] < colder_than else -1
 
+    def in_state(self, state: SlotState) -> list[int]:
+        """All slots in this state, in order."""
+        return np.flatnonzero(self._states == state).tolist()
+
+    def pinned(self) -> dict[int, int]:
+        """The pins of each slot that has any."""
+        slots = np.flatnonzero(self._pins)
+        return dict(zip(slots.tolist(), self._pins[slots].tolist(), strict=True))
+
     def counts(self) -> dict[str, int]:
         """Slots and bytes (of their places) by state; what is neither is free."""
         states = self._states.reshape(-1, self.places_per_slab)
@@ -294,8 +303,9 @@ class Slots:
 
     def check(self) -> None:
         """Raise AssertionError unless every place is in exactly one state and every slab knows its free ones."""
+        is_free = (self._states == SlotState.FREE).reshape(-1, self.places_per_slab)
         for number, slab in enumerate(self._slabs):
-            self._check_slab(number, slab)
+            self._check_slab(number, slab, is_free[number])
         in_use = self._states != SlotState.FREE
         generations = self._generations[in_use]
         assert len(np.unique(generations)) == len(generations), "two slots have one generation"
@@ -303,15 +313,16 @@ class Slots:
         assert (pins >= 0).all(), "a slot has less than no pins"
         assert not pins[self._states != SlotState.READY].any(), "a slot is pinned, not READY"
 
-    def _check_slab(self, number: int, slab: _Slab) -> None:
-        first = number * self.places_per_slab
-        states = self.states[first : first + self.places_per_slab]
+    def _check_slab(self, number: int, slab: _Slab, is_free: npt.NDArray[np.bool_]) -> None:
         assert (slab.size is None) == (number in self._free_slabs), f"slab {number} is lost"
         for size in self.sizes.values():
             assert (number in size.slabs) == (slab.size is size), f"slab {number} is in the wrong class"
-        free = {place for place, state in enumerate(states) if state == SlotState.FREE}
-        known = {slot - first for slot in slab.freed} | set(range(slab.unused, self.places_per_slab))
-        assert free == known, f"slab {number}: free places are {sorted(free)}, known are {sorted(known)}"
+        known = np.zeros(self.places_per_slab, np.bool_)
+        known[slab.unused :] = True
+        known[[slot - number * self.places_per_slab for slot in slab.freed]] = True
+        assert (is_free == known).all(), (
+            f"slab {number}: free places are {np.flatnonzero(is_free)}, known are {np.flatnonzero(known)}"
+        )
         if slab.size is not None:
             is_open = len(slab.freed) + slab.size.slots_per_slab - slab.unused > 0
             assert is_open == (number in slab.size.open_slabs), f"slab {number}: open is wrong"

@@ -13,8 +13,6 @@ from tests.support.poll import until
 def line(ended: list[CopyStatus], *, copy=lambda _: CopyStatus.COPIED, has_ended: Callable[[], object] = bool) -> Line:
     return Line(
         copy=copy,
-        open_event=lambda handle: NotImplemented,
-        event_ended=lambda operation, fired: None,
         unit_ended=lambda unit, status: ended.append(status),
         has_ended=has_ended,
         name="copy-test",

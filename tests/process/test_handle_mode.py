@@ -302,10 +302,12 @@ def test_a_killed_engine_leaves_nothing_mapped_imported_or_lying_about(daemon: D
     for _ in range(scaled(3, 20)):
         command = [sys.executable, "-m", "tests.support.engine_process", str(daemon.run_dir), "handle-pending"]
         with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert b"submitted" in process.stdout.readline()
-            until(lambda: gauge(daemon, "imported_events") == 50, what="fifty are in flight")
-            process.kill()
+            try:
+                assert process.stdout is not None
+                assert b"submitted" in process.stdout.readline()
+                until(lambda: gauge(daemon, "imported_events") == 50, what="fifty are in flight")
+            finally:
+                process.kill()
         until(lambda: gauge(daemon, "mapped_workers") == 0, what="its memory is not mapped")
     until(lambda: is_at_rest(daemon), 20, "its events are swept away")
     slots = daemon.snapshot().slots
@@ -341,6 +343,29 @@ def test_thousands_of_transfers_leave_no_descriptor_mapping_or_event(engine: Eng
         5,
         f"no more descriptors and mappings than {before} with {room} more",
     )
+
+
+def test_who_waits_for_events_is_not_niced(engine: Engine, daemon: Daemon) -> None:
+    """A niced thread that asks events often may be put aside with the interpreter's lock, and the loop waits for it."""
+
+    def wakes_of_niced() -> dict[str, int]:
+        found = {}
+        for task in Path(f"/proc/{daemon.pid}/task").iterdir():
+            if int((task / "stat").read_text().rpartition(")")[2].split()[16]) > 0:
+                [line] = [line for line in (task / "status").read_text().splitlines() if line.startswith("voluntary")]
+                found[task.name] = int(line.split()[1])
+        return found
+
+    event = HostEvent(daemon.run_dir)
+    engine.store("r", PROMPT, blocks(2), event)
+    until(lambda: gauge(daemon, "imported_events") == 1, what="the event is imported")
+    before = wakes_of_niced()
+    wait(0.5)
+
+    assert before, "copies run niced"
+    assert all(now <= before[task] + 5 for task, now in wakes_of_niced().items())
+    event.record()
+    until(lambda: engine.three() == NOTHING, what="settled")
 
 
 # -- who copies

@@ -6,7 +6,8 @@
 # make fuzz    the readers of wire frames and pool files under a coverage-guided fuzzer; FUZZ_ARGS="--seconds 600"
 # make bench-vllm   what a real vLLM gains and loses by kvgate
 # make chaos   gateway and engines killed, stopped, cut off, drained and switched at random; CHAOS_ARGS="--seconds 600 --seed 7"
-# make nightly all of chaos, fuzz and the long versions of tests that have one: about an hour
+# make soak    an hour of use, in which nothing may grow; SOAK_ARGS="--seconds 90" for less, which finds large leaks only
+# make nightly all of chaos, fuzz and the long versions of tests that have one, then the soak: about two hours
 # make check   style, types, layering, generated files
 # make fix     what check can put right by itself
 # make clean   all that the others leave behind
@@ -19,8 +20,9 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 CHAOS_ARGS ?=
+SOAK_ARGS ?=
 
-.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz chaos nightly check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz chaos soak nightly check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -60,10 +62,14 @@ bench-vllm:
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
+
 nightly: $(STAMP)
 	KVGATE_LONG_TESTS=1 $(BIN)/python -m pytest --timeout=1200 tests/model tests/process/test_handle_mode.py
 	$(MAKE) --no-print-directory chaos CHAOS_ARGS="--seconds 600"
 	$(MAKE) --no-print-directory fuzz FUZZ_ARGS="--seconds 600"
+	$(MAKE) --no-print-directory soak
 
 check: $(STAMP)
 	$(BIN)/ruff check

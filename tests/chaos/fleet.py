@@ -22,7 +22,7 @@ class EngineSeat:
         self._run_dir = run_dir
         self._log = home / f"{name}.log"
         self._seed = seed
-        self._manner = [manner] if manner else []
+        self._manners = manner.split()
         self._lines: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self.latest = Told()
@@ -34,7 +34,7 @@ class EngineSeat:
         self.latest = Told()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.engine", str(self._run_dir), self.name, str(seed), *self._manner],
+                [sys.executable, "-m", "tests.chaos.engine", str(self._run_dir), self.name, str(seed), *self._manners],
                 cwd=REPOSITORY,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -56,6 +56,18 @@ class EngineSeat:
         self._close_pipes()
         self.earlier.append(self.latest)
         self.start()
+
+    def leave(self) -> None:
+        """Let it settle and leave, in its own time; ``follow`` it when it is gone."""
+        self._running.stdin.close()
+
+    def follow(self) -> int:
+        """Another in the place of one that has left; how that one ended."""
+        self.listen()
+        self.earlier.append(self.latest)
+        status = self._running.wait()
+        self.start()
+        return status
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -86,6 +98,11 @@ class EngineSeat:
     def is_running(self) -> bool:
         """Whether it has not ended by itself."""
         return self._running.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process that is there now."""
+        return self._running.pid
 
     @property
     def log(self) -> str:

@@ -4,7 +4,10 @@ import msgspec
 
 
 class Told(msgspec.Struct, kw_only=True):
-    """What an engine process has done so far, and what is pending in it. ``event`` is ``runs`` or ``idle``."""
+    """What an engine process has done so far, and what is pending in it. ``event`` is ``runs`` or ``idle``.
+
+    ``tables``: entries of its adapters' tables, by half and name.
+    """
 
     event: str = "runs"
     state: str = ""
@@ -17,3 +20,4 @@ class Told(msgspec.Struct, kw_only=True):
     pending_stores: int = 0
     pending_retrieves: int = 0
     retained_events: int = 0
+    tables: dict[str, int] = {}

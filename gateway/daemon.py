@@ -34,6 +34,7 @@ from gateway.chores import Chores
 from gateway.config import GatewayConfig, as_mapping, to_environ
 from gateway.core.core import Core
 from gateway.core.types import CoreConfig
+from gateway.device.copy import catch_lost_memory
 from gateway.device.devices import open_device
 from gateway.device.host import HostDevice
 from gateway.device.passing import Inlet
@@ -83,6 +84,7 @@ def run(settings: GatewayConfig) -> int:
     """Serve until told to stop; the exit code: 0 after a stop by signal or drain, 1 when it could not serve."""
     configure(settings.log_level, settings.log_format)
     faulthandler.register(signal.SIGUSR2, all_threads=True)
+    catch_lost_memory()
     if settings.unknown_variables:
         _log.warning("unknown_variables", extra={"facts": {"names": settings.unknown_variables}})
     try:

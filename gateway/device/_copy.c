@@ -5,10 +5,15 @@
  *
  * Stores go past the cache (non-temporal): a chunk is far larger than what the engine would like to keep in it, and a
  * plain store first reads the line it is about to overwrite.
+ *
+ * Where ``catch_lost_memory`` was called, a copy that touches memory which its owner has taken away (a file made smaller
+ * under its mapping) ends as an OSError, and not the process with SIGBUS.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -78,21 +83,16 @@ static int parse(PyObject *args, Chunk *chunk)
     return 1;
 }
 
-static PyObject *copy(PyObject *args, int to_slot)
+static void copy_rows(const Chunk *chunk, int to_slot)
 {
-    Chunk chunk;
-    if (!parse(args, &chunk))
-        return NULL;
-
-    Py_BEGIN_ALLOW_THREADS
-    const Region *regions = chunk.regions.buf;
-    const int64_t *block_ids = chunk.block_ids.buf;
-    Py_ssize_t num_regions = chunk.regions.len / (Py_ssize_t)sizeof(Region);
-    Py_ssize_t num_blocks = chunk.block_ids.len / (Py_ssize_t)sizeof(int64_t);
-    char *slot = (char *)(uintptr_t)chunk.slot;
+    const Region *regions = chunk->regions.buf;
+    const int64_t *block_ids = chunk->block_ids.buf;
+    Py_ssize_t num_regions = chunk->regions.len / (Py_ssize_t)sizeof(Region);
+    Py_ssize_t num_blocks = chunk->block_ids.len / (Py_ssize_t)sizeof(int64_t);
+    char *slot = (char *)(uintptr_t)chunk->slot;
     for (Py_ssize_t r = 0; r < num_regions; r++) {
         const Region region = regions[r];
-        for (Py_ssize_t b = chunk.skip; b < num_blocks; b++) {
+        for (Py_ssize_t b = chunk->skip; b < num_blocks; b++) {
             char *block = (char *)(intptr_t)(region.address + block_ids[b] * region.stride_bytes);
             char *place = slot + b * region.row_bytes;
             copy_row(to_slot ? place : block, to_slot ? block : place, (size_t)region.row_bytes);
@@ -100,10 +100,64 @@ static PyObject *copy(PyObject *args, int to_slot)
         slot += num_blocks * region.row_bytes;
     }
     finish_rows();
+}
+
+static _Thread_local sigjmp_buf *way_out; /* of the copy that this thread is at */
+static struct sigaction default_action;
+
+static void leave_copy(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (way_out)
+        siglongjmp(*way_out, 1);
+    sigaction(number, &default_action, NULL); /* not a copy's: it happens again, and does what it did before */
+    if (info->si_code <= 0)
+        raise(number); /* somebody sent it */
+}
+
+/* Copies; returns whether all the memory was there. */
+static int try_copy_rows(const Chunk *chunk, int to_slot)
+{
+    sigjmp_buf here;
+    if (sigsetjmp(here, 1)) {
+        way_out = NULL;
+        return 0;
+    }
+    way_out = &here;
+    copy_rows(chunk, to_slot);
+    way_out = NULL;
+    return 1;
+}
+
+static PyObject *copy(PyObject *args, int to_slot)
+{
+    Chunk chunk;
+    if (!parse(args, &chunk))
+        return NULL;
+
+    int is_whole;
+    Py_BEGIN_ALLOW_THREADS
+    is_whole = try_copy_rows(&chunk, to_slot);
     Py_END_ALLOW_THREADS
 
     PyBuffer_Release(&chunk.regions);
     PyBuffer_Release(&chunk.block_ids);
+    if (!is_whole) {
+        PyErr_SetString(PyExc_OSError, "memory was taken away while it was copied");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *catch_lost_memory(PyObject *module, PyObject *args)
+{
+    (void)module, (void)args;
+    struct sigaction action = {.sa_sigaction = leave_copy, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    struct sigaction before;
+    if (sigaction(SIGBUS, &action, &before) < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    if (before.sa_sigaction != leave_copy)
+        default_action = before;
     Py_RETURN_NONE;
 }
 
@@ -122,6 +176,7 @@ static PyObject *scatter(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"gather", gather, METH_VARARGS, "gather(regions, block_ids, slot_address, skip_blocks): blocks to slot."},
     {"scatter", scatter, METH_VARARGS, "scatter(regions, block_ids, slot_address, skip_blocks): slot to blocks."},
+    {"catch_lost_memory", catch_lost_memory, METH_NOARGS, "catch_lost_memory(): SIGBUS in a copy is an OSError of it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -37,6 +37,16 @@ def extension_available() -> bool:
     return _extension is not None
 
 
+def catch_lost_memory() -> None:
+    """From now on a copy whose memory is taken away under it (a file made smaller) raises OSError in this process.
+
+    Only the extension can do so: without it such a copy ends the process with SIGBUS. For the gateway, which copies
+    from other processes' memory; a handler of the engine's process is the engine's own affair.
+    """
+    if _extension is not None:
+        _extension.catch_lost_memory()
+
+
 class ChunkCopier:
     """Copies chunks of one KV cache.
 
@@ -81,6 +91,7 @@ class ChunkCopier:
 
         Raises:
             ValueError: a block id is out of range; nothing was copied.
+            OSError: memory was taken away meanwhile; see ``catch_lost_memory``.
         """
         self.check(block_ids, 0)
         if self._extension is not None:
@@ -98,6 +109,7 @@ class ChunkCopier:
 
         Raises:
             ValueError: a block id is out of range; nothing was copied.
+            OSError: memory was taken away meanwhile; see ``catch_lost_memory``.
         """
         self.check(block_ids, skip_blocks)
         if self._extension is not None:

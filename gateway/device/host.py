@@ -86,7 +86,7 @@ class OpenedHostMemory:
         self.address: int = np.frombuffer(self._map, np.uint8).ctypes.data
 
     def check(self) -> None:
-        """See that all of it is there: whoever touches what is not is ended by SIGBUS, and no copy can catch that.
+        """See that all of it is there, for an error that says more than that of a copy which touches what is not.
 
         Raises:
             DeviceError: its owner has made it smaller.

@@ -188,7 +188,7 @@ class SnapshotSource:
         for role in Role:
             yield Sample("parties", (role,), roles.count(role))
         yield from self.switches.gauges()
-        for owner in (self.core, self.engines):
+        for owner in (self.core, self.engines, self.desk):
             for table, entries in owner.table_sizes().items():
                 yield Sample("table_entries", (table,), entries)
         models: dict[str, tuple[int, int]] = {}

@@ -144,7 +144,7 @@ _ENGINE_LABELS = (Label("engine"), Label("model"))
 #: Tables of the core whose size no other gauge tells; what leaks, leaks into one of them.
 _TABLES = (
     *("sessions", "lease_deadlines", "storing_operations", "reservation_deadlines"),
-    *("namespaces", "groups", "evicted_keys", "answered_commits"),
+    *("namespaces", "groups", "evicted_keys", "answered_commits", "answered_copies"),
     *("fenced_parties", "engine_drains", "heard_parties", "engine_totals", "settled_operations"),
 )
 _OPS = tuple(OUTCOMES)

@@ -6,7 +6,7 @@ load, ends sessions before their last store, and stores the same again. Its mann
 
 handle: the gateway copies for it.
 careless: it reuses blocks without a word: that must be found.
-hoarding: it keeps each event, and does not end every other session: that must be found too.
+hoarding: it keeps each event and ends no session: that must be found too.
 
 A chunk's bytes follow from its key, so that any engine can tell whether a block holds what it should.
 """
@@ -85,7 +85,7 @@ class ChaoticEngine:
             self._compute(keys[place], _of(taken, place))
         if loaded < len(keys) and not is_given_up:
             self._store(request, keys, taken, loaded)
-        if self._hoard is None or self._random.random() < 0.5:
+        if self._hoard is None:
             self._engine.scheduler.end_session(request)
         if self._random.random() < 0.1:
             self._engine.worker.handle_preemptions([request], timeout_seconds=1.0)

@@ -18,6 +18,9 @@ logger = logging.getLogger("kvgate.adapter")
 
 #: Of one half. An engine that has both in one process writes twice as many at most.
 LINES_A_SECOND = 5
+#: The same event for the same reason is told again after so long, and ever more rarely from then on. It is longer than
+#: in the gateway's own log: this one is the engine's.
+FIRST_GAP_SECONDS = 60.0
 
 
 class EngineLog:
@@ -31,7 +34,7 @@ class EngineLog:
     def __init__(self, engine: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock
-        self._bound = Bound(LINES_A_SECOND)
+        self._bound = Bound(LINES_A_SECOND, FIRST_GAP_SECONDS)
 
     def info(self, event: str, **facts: object) -> None:
         """Say what happened."""

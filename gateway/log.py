@@ -44,7 +44,7 @@ class _Told:
 
     said_at: float
     seen_at: float
-    gap_seconds: float = FIRST_GAP_SECONDS
+    gap_seconds: float
     suppressed: int = 0
 
 
@@ -52,11 +52,12 @@ class Bound:
     """Lets few enough lines through. Thread-safe, pure: the clock is passed in.
 
     At most ``lines_a_second`` in any second. Of one event, engine and reason (numbers in it count as equal) one in
-    ``FIRST_GAP_SECONDS``; while it goes on, the gap doubles up to ``LONGEST_GAP_SECONDS``, and after as long without
+    ``first_gap_seconds``; while it goes on, the gap doubles up to ``LONGEST_GAP_SECONDS``, and after as long without
     it all is as at first.
     """
 
-    def __init__(self, lines_a_second: int) -> None:
+    def __init__(self, lines_a_second: int, first_gap_seconds: float = FIRST_GAP_SECONDS) -> None:
+        self._first_gap_seconds = first_gap_seconds
         self._said_at: deque[float] = deque(maxlen=lines_a_second)
         self._told: dict[tuple[str, str, str], _Told] = {}
         self._overflown = 0
@@ -91,7 +92,7 @@ class Bound:
         return {name: count for name, count in counts.items() if count}
 
     def _remember(self, key: tuple[str, str, str], told: _Told | None, now: float) -> None:
-        gap = FIRST_GAP_SECONDS
+        gap = self._first_gap_seconds
         if told is not None:  # put at the end: those told longest ago stand first
             is_lasting = now - told.seen_at < LONGEST_GAP_SECONDS
             gap = min(2 * told.gap_seconds, LONGEST_GAP_SECONDS) if is_lasting else gap

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapter.log import FIRST_GAP_SECONDS as ENGINE_GAP_SECONDS
 from adapter.log import EngineLog
 from gateway import log
 from gateway.log import FIRST_GAP_SECONDS, LONGEST_GAP_SECONDS, Bound, Bounded, JsonLines, TextLines
@@ -209,13 +210,27 @@ def test_a_line_is_one_line_and_can_be_written_whatever_is_in_it() -> None:
     assert len(shown.encode("utf-8")) < 1100
 
 
+def test_an_engine_says_the_same_at_most_once_a_minute(caplog) -> None:
+    clock = Clock()
+    engine_log = EngineLog("e-1", clock)
+    said_at = []
+    with caplog.at_level(logging.INFO, "kvgate.adapter"):
+        for _ in range(int(HOUR)):
+            clock.now += 1.0
+            engine_log.warning("lookup_unanswered", request=f"cmpl-{clock.now}")
+            said_at += [clock.now] * (len(caplog.records) - len(said_at))
+
+    assert len(said_at) > 10, "what lasts is told again"
+    assert min(after - before for before, after in itertools.pairwise(said_at)) == 60.0
+
+
 def test_the_line_of_an_engine_has_all_its_facts_in_its_text(caplog) -> None:
     clock = Clock()
     engine_log = EngineLog("e-1", clock)
     with caplog.at_level(logging.INFO, "kvgate.adapter"):
         for _ in range(1000):
             engine_log.warning("operation_late", reason="expired", operation=7, request="cmpl-1")
-        clock.now += FIRST_GAP_SECONDS
+        clock.now += ENGINE_GAP_SECONDS
         engine_log.warning("operation_late", reason="expired", operation=8, request="cmpl-2")
 
     first, second = caplog.records

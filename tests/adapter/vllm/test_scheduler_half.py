@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,26 @@ def test_a_request_that_is_asked_again_and_again_is_looked_up_once(bench: Bench)
 
     assert {bench.half.matched(asked, 0) for _ in range(50)} == {None}
     assert len(until(lambda: bench.gateway.of(Lookup))) == 1
+
+
+@pytest.mark.parametrize("kind", ["salt", "adapter", "image"])
+def test_whose_cache_it_is_is_in_what_is_asked_and_in_what_is_stored(bench: Bench, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    own = {
+        "salt": {"cache_salt": "tenant"},
+        "adapter": {"lora": lora(str(tmp_path))},
+        "image": {"items": (item("cat", 3, 5),)},
+    }[kind]
+    bench.find(0)
+    blocks = list(range(5 * BLOCKS + 1))
+    for asked in (request("plain", PROMPT), request("own", PROMPT, **own)):
+        assert bench.matched(asked) == 0
+        bench.half.allocated(asked, table(blocks), 0)
+    (plain,) = bench.plan(Step().new("plain", blocks, len(PROMPT))).stores
+    (others,) = bench.plan(Step().new("own", blocks, len(PROMPT))).stores
+
+    assert set(plain.keys).isdisjoint(others.keys), "the first chunk differs, and each is chained to those before"
+    assert [lookup.keys for lookup in bench.gateway.of(Lookup)] == [plain.keys, others.keys]
 
 
 def test_what_a_step_waits_for_lookups_has_a_bound(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

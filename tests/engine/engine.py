@@ -51,6 +51,7 @@ class Vllm:
         kv_transfer_config: which connector, with its settings; None: none.
         module: what to run.
         environment: variables over those of this process.
+        prefix: words before the command, to run it with other rights.
         settings: of vLLM, over those of the module.
     """
 
@@ -61,12 +62,13 @@ class Vllm:
         *,
         module: str = "tests.engine.host",
         environment: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
         **settings: Any,
     ) -> None:
         told = {"model": str(model), "kv_transfer_config": kv_transfer_config, **settings}
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed with the engine
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(told)],
+            [*prefix, sys.executable, "-m", module, json.dumps(told)],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(environment or {})},
             stdin=subprocess.PIPE,

@@ -29,8 +29,10 @@ from vllm import LLM, SamplingParams
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.lora.request import LoRARequest
 
+from adapter import WorkerAdapter
 from adapter.actions import Unit
 from adapter.transfer.chunks import copy_unit
+from adapter.vllm.scheduler_half import SchedulerHalf
 from gateway.device.copy import ChunkCopier
 from gateway.pool.mapping import PoolMapping
 from gateway.wire.codes import OperationKind, Reason
@@ -60,6 +62,40 @@ class Copies:
         return Reason.CHANGED if fails else reason
 
 
+class Waits:
+    """How long the scheduler's requests wait for us: from the first question to its answer, from a load to its end."""
+
+    def __init__(self, half: SchedulerHalf, worker: WorkerAdapter) -> None:
+        self._matched, self._submit, self._finished = half.matched, worker.submit_retrieve_request, worker.get_finished
+        half.matched = self.matched
+        worker.submit_retrieve_request = self.submit
+        worker.get_finished = self.finished
+        self._asked: dict[str, float] = {}
+        self._loading: dict[str, float] = {}
+        self._took: dict[str, list[float]] = {"lookup": [], "load": []}
+
+    def matched(self, request: Any, local_tokens: int) -> int | None:
+        began = self._asked.setdefault(request.request_id, time.monotonic())
+        tokens = self._matched(request, local_tokens)
+        if tokens is not None:
+            self._took["lookup"].append(time.monotonic() - began)
+            del self._asked[request.request_id]
+        return tokens
+
+    def submit(self, request_id: str, *arguments: Any) -> int:
+        self._loading[request_id] = time.monotonic()
+        return self._submit(request_id, *arguments)
+
+    def finished(self) -> tuple[set[str], set[str]]:
+        sent, received = self._finished()
+        self._took["load"] += [time.monotonic() - self._loading.pop(request_id) for request_id in received]
+        return sent, received
+
+    def take(self) -> dict[str, list[float]]:
+        took, self._took = self._took, {"lookup": [], "load": []}
+        return took
+
+
 class Host:
     """The engine, and what can be asked of it. Every public method is a command."""
 
@@ -83,6 +119,7 @@ class Host:
         self._scheduler = self._core.scheduler.connector._adapter
         self._worker = get_kv_transfer_group()._adapter
         self._copies = self._worker._memory._copy = Copies(self)
+        self._waits = Waits(self._core.scheduler.connector._scheduler, self._worker)
         self._all_free = self._free_blocks()
         self._outputs: dict[str, Any] = {}
         self._added: dict[str, float] = {}
@@ -198,6 +235,10 @@ class Host:
             return submit(*arguments)
 
         self._worker.submit_retrieve_request = signal_first
+
+    def waits(self) -> dict[str, list[float]]:
+        """Seconds that requests have waited since the last time: for answers to lookups, and for loads to end."""
+        return self._waits.take()
 
     def save_kv(self, request_tokens: list[int], path: str) -> int:
         """Write the KV of the prompt's blocks, as vLLM's prefix cache has them; returns how many they are."""

@@ -232,7 +232,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as with Ctrl-C nothing is left behind
     print(f"seed {options.seed}, {options.seconds:g} s; the same blows again: --seed {options.seed}", flush=True)
     home = Path(tempfile.mkdtemp(prefix="kvgate-chaos-", dir="/dev/shm"))
-    chaos = Chaos(home, options.seed, manner="careless" if options.careless else "")
+    try:
+        chaos = Chaos(home, options.seed, manner="careless" if options.careless else "")
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
     try:
         chaos.run(options.seconds, options.seed)
         chaos.come_to_rest()

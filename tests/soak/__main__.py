@@ -242,7 +242,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as with Ctrl-C nothing is left behind
     print(f"seed {options.seed}, {options.seconds:g} s", flush=True)
     home = Path(tempfile.mkdtemp(prefix="kvgate-soak-", dir="/dev/shm"))
-    soak = Soak(home, options.seed, manner="hoarding" if options.hoarding else "")
+    try:
+        soak = Soak(home, options.seed, manner="hoarding" if options.hoarding else "")
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
     try:
         soak.run(options.seconds)
         soak.come_to_rest(0.5 if options.hoarding else REST_SECONDS)

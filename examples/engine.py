@@ -9,6 +9,9 @@ import torch
 
 from adapter import CacheIdentity, LoadStoreOp, SchedulerAdapter, WorkerAdapter
 
+if len(sys.argv) != 2:
+    sys.exit("usage: python examples/engine.py RUN_DIR (the directory given to kvgate serve --run-dir)")
+
 
 class Computed:
     """The event that orders a copy after the engine's compute. A ``torch.cuda.Event`` fits as it is."""

@@ -5,6 +5,7 @@ Owns: which wire message a call becomes, and its status. Must not know: tables, 
 
 import asyncio
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated
 
@@ -137,7 +138,7 @@ def _add_engine_routes(router: APIRouter, core: Core) -> None:
         requested_by: RequestedBy = "api",
     ) -> views.Engine:
         """Drain one engine; the others go on."""
-        await _engine(core, name)
+        await _engine(core, name, views.find_engine_here)
         wanted = body or views.EngineDrainBody()
         reply = await core.change(
             messages.Drain(
@@ -165,7 +166,7 @@ def _add_engine_routes(router: APIRouter, core: Core) -> None:
         name: str, request: Request, body: views.ReasonBody | None = None, requested_by: RequestedBy = "api"
     ) -> views.Engine:
         """Take new work from this engine again."""
-        await _engine(core, name)
+        await _engine(core, name, views.find_engine_here)
         reason = (body or views.ReasonBody()).reason
         await core.change(
             messages.Resume(number=0, requested_by=requested_by, peer=_peer(request), engine=name, reason=reason)
@@ -181,7 +182,7 @@ def _add_engine_routes(router: APIRouter, core: Core) -> None:
     )
     async def remove_engine(name: str, request: Request, requested_by: RequestedBy = "api") -> None:
         """Fence the engine: its registrations end, its slots stay quarantined until it is proven dead."""
-        await _engine(core, name)
+        await _engine(core, name, views.find_engine_here)
         await core.change(messages.Fence(number=0, requested_by=requested_by, peer=_peer(request), engine=name))
 
 
@@ -259,11 +260,13 @@ def _add_switch_routes(router: APIRouter, core: Core) -> None:
         return views.switches_of(await core.snapshot())
 
 
-async def _engine(core: Core, name: str) -> views.Engine:
-    found = views.find_engine(await core.snapshot(), name)
-    if found is None:
-        raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_engine", f"there is no engine {name!r}")
-    return found
+async def _engine(
+    core: Core, name: str, find: Callable[[messages.SnapshotReply, str], views.Engine] = views.find_engine
+) -> views.Engine:
+    try:
+        return find(await core.snapshot(), name)
+    except views.NoSuchEngineError as error:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "unknown_engine", str(error)) from None
 
 
 def _peer(request: Request) -> str:

@@ -8,7 +8,8 @@ a misspelt ``deadline_second`` must not become a drain with the default deadline
 wire's structs by name, so a field stands here once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -37,6 +38,7 @@ from gateway.wire.messages import (
 )
 
 MAX_DEADLINE_SECONDS = 86400
+_MAX_NAMES = 10  # of engines, in one sentence
 
 ReasonText = Annotated[str, Field(max_length=500, description="For the audit log and for whoever looks later.")]
 DeadlineSeconds = Annotated[float, Field(ge=0, le=MAX_DEADLINE_SECONDS, allow_inf_nan=False)]
@@ -359,9 +361,55 @@ def engines_of(snapshot: SnapshotReply) -> Engines:
     return Engines(engines=[_engine_of(engine) for engine in _by_name(snapshot.engines)])
 
 
-def find_engine(snapshot: SnapshotReply, name: str) -> Engine | None:
-    """The engine of that name, None when there is none."""
-    return next((_engine_of(engine) for engine in snapshot.engines if engine.name == name), None)
+class NoSuchEngineError(Exception):
+    """No engine has the name, or nothing of it is here; the message says what there is."""
+
+
+def find_engine(snapshot: SnapshotReply, name: str) -> Engine:
+    """The engine of that name.
+
+    Raises:
+        NoSuchEngineError: there is none.
+    """
+    for engine in snapshot.engines:
+        if engine.name == name:
+            return _engine_of(engine)
+    raise NoSuchEngineError(no_engine(name, _states(snapshot)))
+
+
+def find_engine_here(snapshot: SnapshotReply, name: str) -> Engine:
+    """The engine of that name, of which something can still be asked.
+
+    Raises:
+        NoSuchEngineError: there is none, or it is gone.
+    """
+    found = find_engine(snapshot, name)
+    if found.state is EngineState.GONE:
+        heard = f", last heard of at {_clock(found.last_heartbeat_at)}" if found.last_heartbeat_at else ""
+        here = {other: state for other, state in _states(snapshot).items() if state is not EngineState.GONE}
+        raise NoSuchEngineError(
+            f"engine {name!r} is gone{heard}: nothing of it is left to change; here are: {_names(here)}"
+        )
+    return found
+
+
+def no_engine(name: str, known: Mapping[str, EngineState]) -> str:
+    """The sentence for whoever names an engine that is not among the ``known``."""
+    return f"there is no engine {name!r}; known are: {_names(known)}"
+
+
+def _states(snapshot: SnapshotReply) -> dict[str, EngineState]:
+    return {engine.name: engine_state(engine) for engine in _by_name(snapshot.engines)}
+
+
+def _names(engines: Mapping[str, EngineState]) -> str:
+    """A few names, the gone marked as such."""
+    names = [f"{name} (gone)" if state is EngineState.GONE else name for name, state in engines.items()]
+    return ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "") or "none"
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def engine_state(engine: EngineInfo) -> EngineState:

@@ -36,6 +36,9 @@ from gateway.wire.messages import SnapshotReply, SnapshotRequest
 #: For one snapshot; only asked for where the core has just answered a check.
 _SNAPSHOT_SECONDS = 2.0
 
+#: Parts that only a gateway can tell.
+_ASKED = frozenset({"state.json", "engines.json", "cache.json", "transfers.json", "metrics.txt"})
+
 Part = Callable[[], object]
 
 
@@ -75,9 +78,16 @@ def bundle(place: Located, *, out: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"path": str(path), "bytes": size, **manifest}, indent=2))
         return
+    _tell_what_is_missing(missing)
+    click.echo(f"{path} ({show.size(size)})")
+
+
+def _tell_what_is_missing(missing: dict[str, str]) -> None:
+    """What there is comes from files and this machine; what is not there only a gateway could have told."""
     for part, reason in missing.items():
         click.echo(f"without {part}: {reason}", err=True)
-    click.echo(f"{path} ({show.size(size)})")
+    if missing.keys() & _ASKED:
+        click.echo("the gateway did not answer: what is there was read from its files and from this machine", err=True)
 
 
 def _parts(place: Located) -> dict[str, Part]:

@@ -9,6 +9,7 @@ import getpass
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -25,9 +26,10 @@ _POLL_SECONDS = 0.1
 
 
 class ControlError(Exception):
-    """A command cannot be done. ``exit_code`` is the process's."""
+    """A command cannot be done. ``exit_code`` is the process's; ``next_step`` is what helps, where that is known."""
 
     exit_code = 1
+    next_step = ""
 
 
 class Refused(ControlError):  # noqa: N818 - reads as what happened
@@ -38,6 +40,10 @@ class Unreachable(ControlError):  # noqa: N818 - reads as what happened
     """Nobody answered. Whether a change was made is unknown."""
 
     exit_code = 4
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.next_step = next_step
 
 
 class Control(Protocol):
@@ -191,14 +197,11 @@ class WireControl:
 
     def engine(self, name: str) -> views.Engine:
         """One engine."""
-        found = views.find_engine(self._snapshot(), name)
-        if found is None:
-            raise Refused(f"there is no engine {name!r}")
-        return found
+        return self._find(views.find_engine, name)
 
     def drain_engine(self, name: str, body: views.EngineDrainBody) -> views.Engine:
         """Begin or join the drain of one engine."""
-        self.engine(name)
+        self._find(views.find_engine_here, name)
         self._ask(
             messages.Drain(
                 number=0,
@@ -213,7 +216,7 @@ class WireControl:
 
     def resume_engine(self, name: str, reason: str) -> views.Engine:
         """Take new work from one engine again."""
-        self.engine(name)
+        self._find(views.find_engine_here, name)
         self._ask(messages.Resume(number=0, requested_by=requested_by(), peer=self._peer, engine=name, reason=reason))
         return self.engine(name)
 
@@ -262,6 +265,12 @@ class WireControl:
             raise _unexpected(reply)
         return reply
 
+    def _find(self, find: Callable[[messages.SnapshotReply, str], views.Engine], name: str) -> views.Engine:
+        try:
+            return find(self._snapshot(), name)
+        except views.NoSuchEngineError as error:
+            raise Refused(str(error)) from None
+
     def _watch_lock(self) -> None:
         """Keep an eye on the daemon's lock, on the very file it holds now: it may be removed before the lock is free.
 
@@ -275,7 +284,7 @@ class WireControl:
         try:
             return self._client.request(message)
         except GatewayUnreachable as error:
-            raise Unreachable(f"{error}; kvgate doctor tells more") from None
+            raise Unreachable(str(error), next_step="kvgate doctor tells more") from None
         except GatewayRefused as refusal:
             raise Refused(refusal.error.message) from None
 

@@ -19,7 +19,8 @@ from pydantic import BaseModel, ValidationError
 from gateway.admin import views
 from gateway.admin.overview import Overview
 from gateway.cli import show
-from gateway.cli.control import Control, ControlError, Unreachable, WireControl
+from gateway.cli.control import Control, ControlError, Refused, Unreachable, WireControl
+from gateway.cli.values import Seconds
 from gateway.wire.codes import DrainOutcome, Lifecycle
 
 WORK_WAS_CUT = 3
@@ -52,7 +53,7 @@ def connected(command: Command) -> Command:
         try:
             command(control, **rest)
         except ControlError as error:
-            click.echo(f"kvgate: {error}", err=True)
+            click.echo(f"kvgate: {error}" + (f"; {error.next_step}" if error.next_step else ""), err=True)
             sys.exit(error.exit_code)
         finally:
             control.close()
@@ -61,7 +62,7 @@ def connected(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print the admin API's document."),
         click.option(
             "--timeout",
-            type=click.FloatRange(0.1, 3600),
+            type=Seconds(0.1, 3600),
             default=5.0,
             show_default=True,
             help="Seconds to wait for an answer.",
@@ -147,9 +148,7 @@ def engines(control: Control, *, name: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.option("--engine", metavar="NAME", help="Drain this engine alone.")
-@click.option(
-    "--deadline", type=click.FloatRange(0, views.MAX_DEADLINE_SECONDS), help="Seconds after which work is cut."
-)
+@click.option("--deadline", type=Seconds(0, views.MAX_DEADLINE_SECONDS), help="Seconds after which work is cut.")
 @click.option("--force", is_flag=True, help="Cut work now: --deadline 0.")
 @click.option("--reason", default="", help="For the audit log and for whoever looks later.")
 @click.option("--exit", "and_exit", is_flag=True, help="Stop the gateway when it is drained, and wait until it has.")
@@ -300,12 +299,21 @@ def transfers(
     if request_id is not None and request is not None:
         raise click.UsageError("give the request once, as REQUEST_ID or as --request.")
     found = control.transfers(engine, request_id or request, None if state is None else views.TransferState(state))
+    if engine is not None and not found.transfers:
+        _refuse_unknown(control, engine)
     if as_json:
         print_json(found)
     elif request_id is not None:
         show.story(request_id, found)
     else:
         show.transfers(found)
+
+
+def _refuse_unknown(control: Control, engine: str) -> None:
+    """An engine that nobody knows has no operations either: that is no answer to a misspelt name."""
+    known = {row.name: row.state for row in control.overview().engines}
+    if engine not in known:
+        raise Refused(views.no_engine(engine, known))
 
 
 @click.command()

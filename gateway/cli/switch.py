@@ -5,7 +5,7 @@ how a gateway is reached. Runs on the main thread.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +66,30 @@ def _set(
     as_json: bool,
 ) -> None:
     scope, name = _target(model, engine, everything)
+    what = "the node" if scope is SwitchScope.NODE else f"the {_WORD[scope]} {name!r}"
     try:
+        was_off = mode is SwitchMode.ON and _forbids(control.state().switches, scope, name)
         found = control.switch(scope, name, mode, reason)
     except Unreachable as error:
         if control.run_dir is None:
             raise
-        found = _set_alone(control.run_dir, scope, name, mode)
-        click.echo(f"kvgate: no gateway answers ({error}): engines find the switch themselves", err=True)
+        was_off, found = _set_alone(control.run_dir, scope, name, mode, error)
+        done = "its switch is taken away" if mode is SwitchMode.ON else "its switch is set"
+        click.echo(
+            f"kvgate: {error}; {what}: {done} in {control.run_dir}, where every engine sees it within a heartbeat, "
+            "and a gateway when it is back. Which engines there are is not known; until then no audit line is written",
+            err=True,
+        )
     else:
         if mode is not SwitchMode.ON:
             _tell_if_nobody_has(control, scope, name)
+    if mode is SwitchMode.ON and not was_off:
+        click.echo(f"kvgate: nothing was switched off for {what}", err=True)
     print_json(found) if as_json else show.switches(found)
+
+
+def _forbids(found: Iterable[views.Switch], scope: SwitchScope, name: str) -> bool:
+    return any((one.scope, one.name) == (scope, name) and one.mode is not SwitchMode.ON for one in found)
 
 
 def _tell_if_nobody_has(control: Control, scope: SwitchScope, name: str) -> None:
@@ -108,14 +121,27 @@ def _target(model: str | None, engine: str | None, everything: bool) -> switches
     return given[0]
 
 
-def _set_alone(run_dir: Path, scope: SwitchScope, name: str, mode: SwitchMode) -> views.Switches:
-    """Put the markers. The node's ``on`` gets one too: a setting may say otherwise at the next start."""
+def _set_alone(
+    run_dir: Path, scope: SwitchScope, name: str, mode: SwitchMode, unanswered: Unreachable
+) -> tuple[bool, views.Switches]:
+    """Put the markers; whether the name was switched off before, and all switches now.
+
+    The node's ``on`` gets a marker too: a setting may say otherwise at the next start.
+    """
     needs_marker = mode is not SwitchMode.ON or scope is SwitchScope.NODE
     try:
+        before = _read(run_dir)
         switches.put(run_dir, scope, name, mode if needs_marker else None)
-        reading = switches.read(run_dir)
+        now = _read(run_dir)
     except OSError as error:
-        raise ControlError(f"no gateway answers, and {run_dir} cannot be used: {error.strerror}") from None
+        raise ControlError(
+            f"nothing was changed: {unanswered}, and {run_dir} cannot be used: {error.strerror}"
+        ) from None
+    return _forbids(before.switches, scope, name), now
+
+
+def _read(run_dir: Path) -> views.Switches:
+    reading = switches.read(run_dir)
     since = {(marker.scope, marker.name): marker.since_at for marker in reading.markers}
     return views.Switches(
         switches=[

@@ -26,6 +26,7 @@ from gateway.admin.views import Transfer
 from gateway.cli.control import Control, ControlError
 from gateway.cli.operate import NOT_READY, connected, print_json
 from gateway.cli.show import drain_line, duration, size
+from gateway.cli.values import Seconds
 
 _STYLES = {Severity.GOOD: "green", Severity.NOTICE: "blue", Severity.WARNING: "yellow", Severity.CRITICAL: "bold red"}
 _MAX_FINDINGS = 3
@@ -46,9 +47,7 @@ class Size(NamedTuple):
 
 @click.command()
 @click.option("--once", is_flag=True, help="Show it once; so it is where the output is no terminal.")
-@click.option(
-    "--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds between two looks."
-)
+@click.option("--interval", type=Seconds(0.2, 60), default=1.0, show_default=True, help="Seconds between two looks.")
 @connected
 def top(control: Control, *, once: bool, interval: float, as_json: bool) -> None:
     """Watch the gateway: verdict, engines worst first, operations, pool and what it saves, until Ctrl-C.

@@ -39,10 +39,23 @@ def test_what_has_not_happened_is_null() -> None:
 def test_engines_are_sorted_and_found_by_name() -> None:
     both = snapshot(engines=(core_double.engine("z"), core_double.engine("a")))
     assert [engine.name for engine in views.engines_of(both).engines] == ["a", "z"]
-    found = views.find_engine(both, "z")
-    assert found is not None
-    assert found.parties[0].pid == 1
-    assert views.find_engine(both, "b") is None
+    assert views.find_engine(both, "z").parties[0].pid == 1
+    with pytest.raises(views.NoSuchEngineError, match="there is no engine 'b'; known are: a, z"):
+        views.find_engine(both, "b")
+
+
+def test_an_engine_that_is_gone_is_told_with_when_it_was_heard_of_and_with_what_is_here() -> None:
+    gone = core_double.engine("gone", parties=(), last_heartbeat_at=86400.0)
+    never = core_double.engine("never", parties=(), last_heartbeat_at=0.0)
+    found = snapshot(engines=(gone, core_double.engine("a"), never))
+    with pytest.raises(views.NoSuchEngineError, match=r"'gone' is gone, last heard of at 1970-01-02 .* here are: a$"):
+        views.find_engine_here(found, "gone")
+    with pytest.raises(views.NoSuchEngineError, match=r"'never' is gone: nothing of it"):
+        views.find_engine_here(found, "never")
+    with pytest.raises(views.NoSuchEngineError, match=r"known are: a, gone \(gone\), never \(gone\)"):
+        views.find_engine(found, "b")
+    drained = core_double.engine("gone", parties=(), state=Lifecycle.DRAINED)
+    assert views.find_engine_here(snapshot(engines=(drained,)), "gone").name == "gone", "it can be resumed"
 
 
 def test_a_model_is_the_sum_of_its_namespaces() -> None:

@@ -127,3 +127,4 @@ def test_without_a_name_it_gets_one(tmp_path: Path) -> None:
     (made,) = tmp_path.glob("kvgate-bundle-*Z.tar.gz")
     assert done.stdout.startswith(str(made))
     assert "without state.json: " in done.stderr
+    assert done.stderr.endswith("what is there was read from its files and from this machine\n")

@@ -161,6 +161,22 @@ def test_an_unknown_engine_is_one_sentence(core: CoreDouble) -> None:
 # -- draining ----------------------------------------------------------------------------------------------------------
 
 
+def test_an_engine_that_is_gone_or_unknown_is_told_by_either_way(core: CoreDouble) -> None:
+    gone = core_double.engine("e2", parties=(), last_heartbeat_at=86400.0)
+    core.says(SnapshotRequest, snapshot(engines=(core_double.engine(), gone)))
+    with AdminProcess(core.run_dir) as admin:
+        for way in (("--run-dir", str(core.run_dir)), ("--admin", admin.url)):
+            for words in (("drain", "--engine", "e2"), ("resume", "--engine", "e2")):
+                done = kvgate(*words, *way)
+                assert done.returncode == 1
+                assert "engine 'e2' is gone, last heard of at 1970-01-02 00:00:00 UTC" in one_sentence(done)
+            unknown = kvgate("transfers", "--engine", "e3", *way)
+            assert unknown.returncode == 1
+            assert one_sentence(unknown) == "kvgate: there is no engine 'e3'; known are: e1, e2 (gone)\n"
+            assert kvgate("transfers", "--engine", "e2", *way).stdout == "no operations\n", "it is known"
+    assert core.asked(messages.Drain) == core.asked(Resume) == []
+
+
 def test_a_drain_is_followed_to_its_end(core: CoreDouble) -> None:
     drains(core, core_double.drain(deadline_at=soon()), core_double.drain(deadline_at=soon()), over(done=6))
     done = ask(core, "drain", "--deadline", "60", "--reason", "kernel update")
@@ -329,6 +345,20 @@ def test_usage_exits_2(words: tuple[str, ...]) -> None:
     assert done.exit_code == 2
     assert done.stdout == ""
     assert "Error: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("drain", "--deadline", "abc"), "'--deadline': 'abc', expected a number of seconds from 0 to 86400."),
+        (("status", "--timeout", "0"), "'--timeout': '0', expected a number of seconds from 0.1 to 3600."),
+        (("top", "--interval", "1s"), "'--interval': '1s', expected a number of seconds from 0.2 to 60."),
+    ],
+)
+def test_wrong_seconds_are_told_with_what_was_expected(words: tuple[str, ...], told: str) -> None:
+    done = CliRunner().invoke(cli, [*words, "--run-dir", "x"], env=dict.fromkeys(SETTINGS))
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1] == f"Error: Invalid value for {told}"
 
 
 def test_a_wrong_value_is_told_with_its_name() -> None:

@@ -52,6 +52,14 @@ def test_the_small_engine_goes_on_without_a_gateway(tmp_path: Path) -> None:
     ), alone.stderr
 
 
+def test_the_small_engine_asks_for_its_directory() -> None:
+    done = _run("examples/engine.py")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("usage: python examples/engine.py RUN_DIR")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_the_demo_holds_all_it_says() -> None:
     before = set(MEMORY.glob("kvgate-demo-*"))

@@ -5,6 +5,7 @@
 # make bench   every figure that is promised, measured here; BENCH_ARGS="--quick --only ping" for less
 # make fuzz    the readers of wire frames and pool files under a coverage-guided fuzzer; FUZZ_ARGS="--seconds 600"
 # make bench-vllm   what a real vLLM gains and loses by kvgate
+# make race    kvgate and LMCache's multi-process server in the same laps, on this CPU; RACE_ARGS="--quick" for less
 # make chaos   gateway and engines killed, stopped, cut off, drained and switched at random; CHAOS_ARGS="--seconds 600 --seed 7"
 # make soak    an hour of use, in which nothing may grow; SOAK_ARGS="--seconds 90" for less, which finds large leaks only
 # make nightly all of chaos, fuzz and the long versions of tests that have one, then the soak: about two hours
@@ -18,11 +19,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+RACE_ARGS ?=
 FUZZ_ARGS ?=
 CHAOS_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: setup demo demo-vllm test test-engine bench bench-vllm fuzz chaos soak nightly check fix clean
+.PHONY: setup demo demo-vllm test test-engine bench bench-vllm race fuzz chaos soak nightly check fix clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -59,6 +61,10 @@ bench-vllm:
 	scripts/setup-vllm
 	.venv-vllm/bin/python -m benchmarks --vllm $(BENCH_ARGS)
 
+race: $(STAMP)
+	scripts/setup-peer
+	$(BIN)/python -m benchmarks.peer $(RACE_ARGS)
+
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
@@ -90,5 +96,5 @@ fix: $(STAMP)
 	$(BIN)/python -m dashboards
 
 clean:
-	rm -rf $(VENV) .venv-vllm build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .venv-peer build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

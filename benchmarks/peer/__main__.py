@@ -1,6 +1,7 @@
 """``python -m benchmarks.peer``: kvgate and LMCache's multi-process server side by side, on this machine's CPU.
 
-Owns: what becomes of the figures: a JSON file, a table, a picture. Must not know: how they are measured.
+Owns: what becomes of the figures: a JSON file, a table (also as Markdown, beside it), a picture. Must not know: how
+they are measured.
 
 Exit status: 0 when every bar was met, 1 when one was missed, 2 for wrong usage or no environment to race in.
 """
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.peer.course import Course
-from benchmarks.peer.figures import Race
+from benchmarks.peer.figures import Race, markdown
 from benchmarks.peer.told import PEER_PYTHON
 from tests.support.daemon import REPOSITORY
 
@@ -44,6 +45,7 @@ def main() -> int:
     race = Race(command, PEER, machine, course.figures, course.remarks)
     words.json.parent.mkdir(parents=True, exist_ok=True)
     words.json.write_bytes(msgspec.json.format(msgspec.json.encode(race), indent=2) + b"\n")
+    words.json.with_suffix(".md").write_text(markdown(race), encoding="utf-8")
     made = report.Report(command, machine, {"race": [figure.result() for figure in race.figures]}, [])
     console.print(report.table(made))
     for remark in race.remarks:

@@ -24,8 +24,12 @@ CLIENTS = 8
 LONG_TOKENS = 4 * PROMPT_TOKENS
 #: On each side. LMCache evicts at four fifths: those hold the long prompt, and what is free always holds the short one.
 POOL_GIB = 5.5
+#: With which all of a pool has been touched.
+FILLING_LAPS = 5
 #: What an engine waits for the end of a transfer while its daemon is stopped: longer than any of its timeouts.
 STOPPED_SECONDS = 8.0
+#: To stop a transfer before it is over, each time after half as long.
+MAX_ATTEMPTS = 4
 #: Numbers of patterns: what is computed first, what another request writes into the blocks, what is computed again.
 FIRST, OTHER, AGAIN = 1, 2, 3
 
@@ -109,7 +113,7 @@ class Course:
         self._check(sides, engines, who)
         if is_long:
             self._lookups(sides, engines)
-        for lap in range(3):
+        for lap in range(FILLING_LAPS):
             self._lap(sides, engines, lap, PROMPT_TOKENS)
         self.say(f"{who}: one chunk")
         self._pair(sides, engines, 3 * rounds, CHUNK_TOKENS, f"of one chunk, {who}")
@@ -136,7 +140,7 @@ class Course:
         for side in sides.in_turn(0):
             for start in range(0, LONG_TOKENS, PROMPT_TOKENS):
                 engines[side].ask("store", num_tokens=start + PROMPT_TOKENS, seed=stored, start=start)
-        laps, rounds = self.rounds(8, 2), self.rounds(10, 4)
+        laps, rounds = self.rounds(6, 2), self.rounds(8, 4)
         for name, num_tokens, bar in (("32k", LONG_TOKENS, 8.0), ("8k", PROMPT_TOKENS, None)):
             for is_hit in (True, False):
                 seconds: Times = defaultdict(list)
@@ -208,13 +212,18 @@ class Course:
         for is_retrieve, kind in ((False, "store"), (True, "retrieve")):
             wrong: dict[bool, int] = {True: 0, False: 0}
             told: dict[bool, list[dict[str, Any]]] = defaultdict(list)
-            trials = self.rounds(3, 1)
+            trials = self.rounds(2, 1)
             for trial in range(trials):
                 for side in sides.in_turn(trial):
                     self.say(f"{who}: {_name(side)} stopped in a {kind}, {trial + 1} of {trials}")
                     delay = usual[side.is_ours, is_retrieve] * (0.25 + 0.5 * (trial + 0.5) / trials)
-                    answer = _stopped(side, engines[side], next(self.seeds), delay, is_retrieve=is_retrieve)
-                    wrong[side.is_ours] += answer["wrong"]
+                    for attempt in range(MAX_ATTEMPTS):  # a transfer that was over before the stop shows nothing
+                        answer = _stopped(
+                            side, engines[side], next(self.seeds), delay / 2**attempt, is_retrieve=is_retrieve
+                        )
+                        wrong[side.is_ours] += answer["wrong"]
+                        if answer["is_caught"]:
+                            break
                     told[side.is_ours].append(answer)
             self.figures.append(
                 Figure(
@@ -232,7 +241,7 @@ class Course:
         """How long the worker half takes a daemon for healthy that was killed, or stopped, at some time."""
         noticed: dict[str, Times] = {"killed": defaultdict(list), "stopped": defaultdict(list)}
         chance = random.Random(1)
-        rounds = self.rounds(5, 1)
+        rounds = self.rounds(4, 1)
         for lap in range(rounds):
             for side in sides.in_turn(lap):
                 self.say(f"{_name(side)} killed and stopped, {lap + 1} of {rounds}")
@@ -311,7 +320,7 @@ def _stopped(side: Side, engine: Told, seed: int, delay: float, *, is_retrieve: 
     else:
         loaded = engine.ask("retrieve", **asked)["loaded"]
         wrong = engine.ask("wrong_bytes", number=FIRST, num_tokens=loaded)
-    return {**told, "wrong": wrong}
+    return {**told, "wrong": wrong, "is_caught": not may_go_on or told["ended"] > delay}
 
 
 def _story(told: list[dict[str, Any]]) -> str:
@@ -319,7 +328,11 @@ def _story(told: list[dict[str, Any]]) -> str:
     ended = [one["ended"] for one in told if one["ended"] is not None]
     errors = sorted({one["error"] for one in told} - {""})
     blocks = f"blocks back after {median(ended):.1f} s" if ended else "blocks held until the daemon went on"
-    return f"thread kept {max(one['blocked'] for one in told):.2f} s, {blocks}{''.join(f', {name}' for name in errors)}"
+    caught = sum(one["is_caught"] for one in told)
+    return (
+        f"{caught} of {len(told)} stopped in the middle, thread kept {max(one['blocked'] for one in told):.2f} s, "
+        f"{blocks}{''.join(f', {name}' for name in errors)}"
+    )
 
 
 def _name(side: Side) -> str:

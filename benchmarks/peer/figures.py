@@ -108,6 +108,22 @@ def of_times(  # noqa: PLR0917 - the two sides and what is said of them
     )
 
 
+def markdown(race: Race) -> str:
+    """The figures as a table for a page."""
+    lines = ["| what | kvgate | LMCache | bare | times | bar | |", "|---|---|---|---|---|---|---|"]
+    for one in race.figures:
+        bare = "" if one.yardstick is None else f"{spoken(one.yardstick)} {one.unit}"
+        times = "" if one.is_count else f"{spoken(one.ratio)} x"
+        bar = "" if one.bar is None else f"≤ {spoken(one.bar)} {one.unit}" if one.is_count else f"≥ {spoken(one.bar)} x"
+        verdict = "" if one.bar is None else "met" if one.result().is_met else "**missed**"
+        ours, peer = (
+            f"{spoken(amount)} {one.unit}" + ("" if p99 is None else f", p99 {spoken(p99)}")
+            for amount, p99 in ((one.ours, one.ours_p99), (one.peer, one.peer_p99))
+        )
+        lines.append(f"| {one.what.strip()} | {ours} | {peer} | {bare} | {times} | {bar} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
 def spoken(amount: float) -> str:
     """Three figures of a small number, all of a large one."""
     return f"{amount:,.{0 if amount >= 100 or amount == 0 else 1 if amount >= 10 else 2}f}"

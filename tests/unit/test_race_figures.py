@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.peer.figures import Figure, of_times, spoken
+from benchmarks import report
+from benchmarks.peer.figures import Figure, Race, markdown, of_times, spoken
 
 
 def test_the_ratio_is_the_peers_median_by_ours():
@@ -35,6 +36,18 @@ def test_a_count_is_held_against_nothing_and_not_against_the_peer():
 def test_a_side_without_a_time_is_no_figure():
     with pytest.raises(ValueError, match="0 of the peer's"):
         of_times("Store", "ms", [0.1], [])
+
+
+def test_a_page_has_each_figure_with_its_verdict():
+    figures = [
+        of_times("Store", "ms", [0.001], [0.003], [0.001], 4.0),
+        Figure(what="Wrong bytes", unit="bytes", ours=0, peer=400, bar=0, is_count=True),
+    ]
+    lines = markdown(Race("race", "LMCache", report.machine(0.0), figures, [])).splitlines()
+    assert lines[2:] == [
+        "| Store | 1.00 ms | 3.00 ms | 1.00 ms | 3.00 x | ≥ 4.00 x | **missed** |",
+        "| Wrong bytes | 0 bytes | 400 bytes |  |  | ≤ 0 bytes | met |",
+    ]
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "0"), (0.034, "0.03"), (12.34, "12.3"), (440557484, "440,557,484")])

@@ -58,11 +58,11 @@ CRITICAL = (
     Alert(
         "KvgateBlocksInDoubt",
         Severity.CRITICAL,
-        f"sum {_ENGINE} (kvgate:adapter_settling_operations) > 0",
+        f"sum {_ENGINE} (kvgate:adapter_doubtful_blocks) > 0",
         "1m",
-        f"Blocks of {_HERE} are in doubt",
-        "{{ $value }} operations were given up a minute ago or more, and it is not proven that nothing touches their"
-        " blocks any more: a copy still runs. Until then the blocks are not given back to the engine.",
+        f"{{{{ $value }}}} blocks of {_HERE} are in doubt",
+        "For a minute there have been blocks of operations that were given up while a copy of them ran, and it is not"
+        " proven that none touches them any more. Until it is they are not given back to the engine.",
     ),
     Alert(
         "KvgateLoadVerificationsFail",

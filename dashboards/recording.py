@@ -63,7 +63,7 @@ def _adapter_series() -> Iterator[Recording]:
             of_vllm, of_gateway = VLLM_PREFIX + name, ENGINE_PREFIX + name
             if of_vllm not in of_adapters():
                 expr = of_gateway
-            elif name == ADAPTER_BY_NAME["settling_operations"].name:
+            elif name == ADAPTER_BY_NAME["doubtful_blocks"].name:
                 expr = _gateway_else_vllm(of_gateway, of_vllm, of_gateway)
             else:
                 expr = _vllm_else_gateway(of_vllm, of_gateway)

@@ -55,12 +55,12 @@ CASES: dict[str, Case] = {
         ),
     ),
     "KvgateBlocksInDoubt": Case(
-        firing={f"kvgate_engine_settling_operations{{{E}}}": "0x4 2x20"},
+        firing={f"kvgate_engine_doubtful_blocks{{{E}}}": "0x4 32x20"},
         not_yet="105s",
         at="3m",
         labels=ENGINE,
         quiet=(
-            {f"kvgate_engine_settling_operations{{{E}}}": "2 0 1 0 3 0 1x3 0x20"},  # a drain: copies end soon
+            {f"kvgate_engine_doubtful_blocks{{{E}}}": "32 0 16 0 48 0 16x3 0x20"},  # a drain: copies end soon
             {f'kvgate_engine_drains_total{{{E},trigger="switch"}}': "0 9x20"},
         ),
     ),

@@ -116,10 +116,10 @@ def test_every_rank_of_a_vllm_counts(tmp_path: Path) -> None:
 
 def test_what_was_given_up_is_the_gateways_first(tmp_path: Path) -> None:
     series = {
-        f'vllm:kvgate_adapter_settling_operations{{model_name="m",engine="0",{VLLM}}}': "1x10",
-        'kvgate_engine_settling_operations{engine="pod-a",model="m"}': "0x10",
+        f'vllm:kvgate_adapter_doubtful_blocks{{model_name="m",engine="0",{VLLM}}}': "1x10",
+        'kvgate_engine_doubtful_blocks{engine="pod-a",model="m"}': "0x10",
     }
-    _expect_sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "settling_operations")
+    _expect_sum(tmp_path, series, {'{model="m",engine="pod-a"}': 0}, "doubtful_blocks")
 
 
 def test_an_age_is_the_gateways_first(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ know: HTTP, sockets, terminals. Pure: a snapshot and the time in, a verdict out.
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from gateway.admin.views import EngineState, engine_state
 from gateway.wire.codes import Lifecycle, State, SwitchMode, SwitchScope
 from gateway.wire.messages import DrainInfo, EngineInfo, SnapshotReply, SwitchInfo
 
@@ -130,9 +131,8 @@ def trouble_of(engine: EngineInfo, at: float, silence_seconds: float) -> Trouble
             return Trouble(Severity.WARNING, f"sees the gateway as {state}")
     if engine.fenced:
         return Trouble(Severity.NOTICE, "removed by an operator")
-    if engine.state is not Lifecycle.READY:
-        return Trouble(Severity.NOTICE, f"{engine.state} alone")
-    return _WELL
+    own = engine_state(engine)
+    return _WELL if own in (EngineState.READY, EngineState.GONE) else Trouble(Severity.NOTICE, f"{own} alone")
 
 
 def oldest_pending_at(engine: EngineInfo) -> float:
@@ -147,7 +147,7 @@ def worst_first(snapshot: SnapshotReply, at: float) -> list[tuple[EngineInfo, Tr
         engine, trouble = judged
         pending = engine.pending_stores + engine.pending_retrieves + engine.retained_events
         # By its order of magnitude: rows that change places each second cannot be read.
-        return -weight(trouble.severity), not engine.parties, -pending.bit_length(), engine.name
+        return -weight(trouble.severity), engine_state(engine) is EngineState.GONE, -pending.bit_length(), engine.name
 
     return sorted(((engine, trouble_of(engine, at, snapshot.silence_seconds)) for engine in snapshot.engines), key=rank)
 

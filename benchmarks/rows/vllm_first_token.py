@@ -11,6 +11,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gateway import gateway
 from benchmarks.result import Result
@@ -84,7 +85,7 @@ def run(plan: Plan) -> list[Result]:
     return measure(plan, "default processes", {})
 
 
-def measure(plan: Plan, mode: str, environment: Mapping[str, str], **settings: str) -> list[Result]:
+def measure(plan: Plan, mode: str, environment: Mapping[str, str], **settings: Any) -> list[Result]:
     """Round after round of prompts through three engines that run in this mode."""
     rounds = plan.rounds(8, 1)
     with tempfile.TemporaryDirectory(prefix="kvgate-bench-") as home, contextlib.ExitStack() as stack:
@@ -100,7 +101,7 @@ def measure(plan: Plan, mode: str, environment: Mapping[str, str], **settings: s
 
 
 def _start(
-    stack: contextlib.ExitStack, home: Path, environment: Mapping[str, str], settings: Mapping[str, str]
+    stack: contextlib.ExitStack, home: Path, environment: Mapping[str, str], settings: Mapping[str, Any]
 ) -> Engines:
     """A gateway and the three engines, which are ended with the stack."""
     daemon = stack.enter_context(gateway("2GiB").start())

@@ -56,6 +56,7 @@ from gateway.wire.messages import (
     Reply,
     Request,
     Reserved,
+    SwitchInfo,
     Unregister,
     Welcome,
 )
@@ -175,6 +176,11 @@ class Link:
     def switch(self) -> SwitchMode:
         """What operators let this adapter do, whatever the state."""
         return self._liveness.switch
+
+    @property
+    def switches(self) -> tuple[SwitchInfo, ...]:
+        """The switches behind it."""
+        return self._switches.infos()
 
     @property
     def boot(self) -> bytes:

@@ -12,9 +12,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from gateway.log import Bound, readable
+from gateway.log import AUDIT, Bound, readable
 
 logger = logging.getLogger("kvgate.adapter")
+_audit_logger = logging.getLogger(AUDIT)
 
 #: Of one half. An engine that has both in one process writes twice as many at most.
 LINES_A_SECOND = 5
@@ -51,6 +52,11 @@ class EngineLog:
     def exception(self, event: str, **facts: object) -> None:
         """Say what was raised, with its traceback. From an ``except`` clause."""
         self._say(logging.ERROR, event, facts, has_traceback=True)
+
+    def audit(self, **facts: object) -> None:
+        """Write down what an operator asked for: every time, whatever the bound."""
+        facts = {"engine": self._engine, **facts}
+        _audit_logger.info("%s", readable("audit", facts), extra={"event": "audit", "facts": facts})
 
     def _say(self, level: int, event: str, facts: dict[str, object], *, has_traceback: bool = False) -> None:
         if not logger.isEnabledFor(level):

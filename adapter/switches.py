@@ -14,7 +14,8 @@ from collections.abc import Callable
 from adapter.config import AdapterConfig
 from adapter.log import EngineLog
 from gateway import switches
-from gateway.wire.codes import SwitchMode, strictest
+from gateway.wire.codes import SwitchMode, SwitchScope, strictest
+from gateway.wire.messages import SwitchInfo
 
 Read = Callable[[str | os.PathLike[str]], switches.Reading]
 
@@ -41,13 +42,13 @@ class SwitchWatch:
         #: How long granted work may run on once it is switched off.
         self.drain_seconds = config.drain_deadline_seconds
         self._run_dir = run_dir
-        self._model = model
-        self._engine = config.resolved_engine_name()
+        self._keys = switches.keys_of(model, config.resolved_engine_name())
         self._heartbeat_seconds = config.heartbeat_seconds
         self._log = log
         self._read = read
         self._look_at = 0.0  # monotonic
-        self._seen = SwitchMode.ON
+        #: Of those that the adapter obeys. Replaced as a whole: another thread may read them.
+        self._seen: tuple[switches.Marker, ...] = ()
         self._told = SwitchMode.ON
         self._complaints: frozenset[str] = frozenset()
 
@@ -60,7 +61,22 @@ class SwitchWatch:
         if now >= self._look_at:
             self._look_at = now + self._heartbeat_seconds
             self._look()
-        return strictest((self._seen, self._told))
+        return strictest((self._told, *(marker.mode for marker in self._seen)))
+
+    def infos(self) -> tuple[SwitchInfo, ...]:
+        """Every switch that the adapter obeys. Any thread.
+
+        What the gateway told beyond the markers is its setting for the node, which has none.
+        """
+        seen, told = self._seen, self._told
+        found = tuple(
+            SwitchInfo(scope=marker.scope, name=marker.name, mode=marker.mode, since_at=marker.since_at)
+            for marker in seen
+        )
+        marked = strictest(info.mode for info in found)
+        if strictest((marked, told)) is marked:
+            return found
+        return SwitchInfo(scope=SwitchScope.NODE, name=switches.NODE, mode=told, since_at=0.0), *found
 
     def _look(self) -> None:
         try:
@@ -68,7 +84,7 @@ class SwitchWatch:
         except OSError as error:  # what was seen last stays: a switch must not end because nobody can look
             complaints = frozenset({f"{os.fspath(self._run_dir)!r} cannot be looked at for switches: {error.strerror}"})
         else:
-            self._seen = switches.in_force(reading.modes(), self._model, self._engine)
+            self._seen = tuple(marker for marker in reading.markers if (marker.scope, marker.name) in self._keys)
             complaints = frozenset(reading.complaints)
         for complaint in sorted(complaints - self._complaints):
             self._log.warning("switch_ignored", reason=complaint)

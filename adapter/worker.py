@@ -374,6 +374,7 @@ class WorkerAdapter:
                 gateway=self._link.gateway_state,
                 boot=self._link.boot,
                 link_age_seconds=now - self._ticked_at,
+                switches=self._link.switches,
                 drain=self._drain.record,
                 counts=self._ledger.pending_counts(),
                 pending=told(self._ledger.pending_operations(now, self._config.max_pending_ops)),

@@ -59,10 +59,14 @@ class Reading:
         return {key: strictest(modes) for key, modes in found.items()}
 
 
+def keys_of(model: str, engine: str) -> tuple[Key, ...]:
+    """The switches that an engine of this model obeys: its node's, its model's and its own."""
+    return (SwitchScope.NODE, NODE), (SwitchScope.MODEL, model), (SwitchScope.ENGINE, engine)
+
+
 def in_force(modes: Mapping[Key, SwitchMode], model: str, engine: str) -> SwitchMode:
-    """What an engine of this model may do: the strictest of its node's, its model's and its own switch."""
-    keys = ((SwitchScope.NODE, NODE), (SwitchScope.MODEL, model), (SwitchScope.ENGINE, engine))
-    return strictest(modes[key] for key in keys if key in modes)
+    """What an engine of this model may do: the strictest of its switches."""
+    return strictest(modes[key] for key in keys_of(model, engine) if key in modes)
 
 
 def read(run_dir: str | os.PathLike[str]) -> Reading:

@@ -4,16 +4,14 @@ Owns: which call of the adapter a route's message becomes, and its line in the a
 the admin server's event loop: a call takes the adapter's lock for microseconds.
 """
 
-import logging
 import os
 from typing import Protocol
 
 from adapter.admin.report import Report, to_snapshot
+from adapter.log import EngineLog
 from gateway.client import GatewayRefused, GatewayUnreachable
 from gateway.wire.codes import ErrorCode, Lifecycle
 from gateway.wire.messages import AnyReply, Done, Drain, Drained, Error, Request, Resume, SnapshotReply
-
-audit = logging.getLogger("kvgate.audit")
 
 
 class Adapter(Protocol):
@@ -35,8 +33,9 @@ class Adapter(Protocol):
 class AdapterCore:
     """Answers the routes' messages from the adapter itself, whatever the gateway does."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, log: EngineLog) -> None:
         self._adapter = adapter
+        self._log = log
         self._is_closed = False
 
     def report(self) -> Report:
@@ -58,12 +57,21 @@ class AdapterCore:
         return to_snapshot(self.report(), os.getpid())
 
     async def change(self, message: Request) -> AnyReply:
-        """Drain or resume.
+        """Drain or resume, and write it down, whether it was done or refused.
 
         Raises:
             GatewayRefused: it asks for what an adapter cannot do, or the adapter is closed. Nothing has changed.
         """
         before = self.report().lifecycle
+        try:
+            reply = self._change(message, before)
+        except GatewayRefused as refused:
+            self._record(message, before, "refused", code=str(refused.code))
+            raise
+        self._record(message, before, "ok")
+        return reply
+
+    def _change(self, message: Request, before: Lifecycle) -> AnyReply:
         if before is Lifecycle.STOPPED:
             raise _refused(ErrorCode.STOPPING, "this adapter is closed")
         match message:
@@ -71,20 +79,27 @@ class AdapterCore:
                 raise _refused(ErrorCode.INVALID, "exit is true, and an adapter does not end its engine: stop that")
             case Drain():
                 self._adapter.drain(message.reason, message.deadline_seconds, requested_by=message.requested_by)
-                after = self.report()
-                self._record("drain", message, before, after.lifecycle)
-                return Drained(number=0, boot=b"", already=before is Lifecycle.DRAINED, drain=after.drain)
+                drain = self.report().drain
+                return Drained(number=0, boot=b"", already=before is Lifecycle.DRAINED, drain=drain)
             case Resume():
                 self._adapter.resume()
-                self._record("resume", message, before, self.report().lifecycle)
                 return Done(number=0, boot=b"")
             case _:
                 raise _refused(ErrorCode.UNSUPPORTED, f"an adapter does not serve {type(message).__name__}")
 
-    @staticmethod
-    def _record(action: str, message: Drain | Resume, before: Lifecycle, after: Lifecycle) -> None:
-        who, peer, reason = message.requested_by, message.peer or "unix socket", message.reason
-        audit.info("%s of this adapter by %s from %s: %s, now %s (%s)", action, who, peer, before, after, reason)
+    def _record(self, message: Request, before: Lifecycle, result: str, code: str = "") -> None:
+        if not isinstance(message, Drain | Resume):
+            return  # no route asks for anything else
+        why = {name: fact for name, fact in {"reason": message.reason, "code": code}.items() if fact}
+        self._log.audit(
+            who=message.requested_by,
+            peer=message.peer or "unix socket",
+            action="drain" if isinstance(message, Drain) else "resume",
+            before=before,
+            after=self.report().lifecycle,
+            result=result,
+            **why,
+        )
 
 
 def _refused(code: ErrorCode, reason: str) -> GatewayRefused:

@@ -3,8 +3,8 @@
 Owns: the reading that a worker gives, and how it becomes the document source that the gateway's admin API has too: a
 snapshot in the words of the wire. Must not know: HTTP, the adapter. Pure.
 
-What an operator asked of this adapter is its ``state``; what it observes of the gateway is a check, and so its health.
-Slots and namespaces are the gateway's to tell: they are empty here.
+What an operator asked of this adapter is its ``state``, beside which its switches are told; what it observes of the
+gateway is a check, and so its health. Slots and namespaces are the gateway's to tell: they are empty here.
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from gateway.wire.messages import (
     Register,
     SlotCounts,
     SnapshotReply,
+    SwitchInfo,
     TransferInfo,
 )
 
@@ -52,6 +53,7 @@ class Report:
         identity: what it says of itself when it registers; None without a KV cache.
         link_age_seconds: since the link thread went round last.
         boot: the gateway's, as adopted; empty: none.
+        switches: every one that it obeys.
     """
 
     engine: str
@@ -64,6 +66,7 @@ class Report:
     gateway: State
     boot: bytes
     link_age_seconds: float
+    switches: tuple[SwitchInfo, ...]
     drain: DrainInfo | None
     counts: PendingCounts
     pending: tuple[OperationInfo, ...]
@@ -100,6 +103,7 @@ def to_snapshot(report: Report, pid: int) -> SnapshotReply:
         ),
         run_dir=report.run_dir,
         loop_age_seconds=report.link_age_seconds,
+        switches=report.switches,
     )
 
 

@@ -62,7 +62,7 @@ class AdminServer:
             OSError: the address cannot be taken.
         """
         address = resolve(admin, token_file)
-        core = AdapterCore(adapter)
+        core = AdapterCore(adapter, log)
         app = _app(core, registry, address)
         return cls(Listener.open(address, party), _server(app), core, log)
 

@@ -17,9 +17,11 @@ import pytest
 from adapter import AdapterConfig, CacheIdentity, State, WorkerAdapter
 from adapter.actions import Unit
 from adapter.transfer.chunks import copy_unit
+from gateway import switches
 from gateway.device.copy import ChunkCopier
+from gateway.log import AUDIT
 from gateway.pool.mapping import PoolMapping
-from gateway.wire.codes import Reason
+from gateway.wire.codes import Reason, SwitchMode, SwitchScope
 from tests.support import scrape
 from tests.support.daemon import COMMAND, REPOSITORY, Daemon
 from tests.support.engine import Engine, blocks, tokens
@@ -167,6 +169,39 @@ def test_the_engine_s_own_drain_is_the_same_drain(engine: Engine, api: httpx.Cli
     assert (told["state"], told["reason"], told["requested_by"]) == ("drained", "shutting down", "the engine")
     engine.worker.resume()
     assert api.get("/v1/state").json()["state"] == "ready"
+
+
+def test_each_change_is_an_audit_line_of_facts(api: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger=AUDIT)
+    api.post("/v1/drain", json={"deadline_seconds": 0, "reason": "an upgrade"}, headers={"X-Requested-By": "ann"})
+    api.post("/v1/drain", json={"exit": True})
+    api.post("/v1/resume")
+
+    records = [record for record in caplog.records if record.name == AUDIT]
+    keys = ("engine", "action", "before", "after", "result", "reason", "code")
+    assert [tuple(record.facts.get(key) for key in keys) for record in records] == [
+        ("engine", "drain", "ready", "drained", "ok", "an upgrade", None),
+        ("engine", "drain", "drained", "drained", "refused", None, "invalid"),
+        ("engine", "resume", "drained", "ready", "ok", None, None),
+    ]
+    assert records[0].getMessage() == (
+        'audit engine=engine who=ann peer="unix socket" action=drain before=ready after=drained result=ok'
+        ' reason="an upgrade"'
+    )
+
+
+def test_switches_are_told_with_whose_they_are(daemon: Daemon, engine: Engine, api: httpx.Client) -> None:
+    switches.put(daemon.run_dir, SwitchScope.MODEL, "tiny", SwitchMode.NO_STORE)
+    switches.put(daemon.run_dir, SwitchScope.MODEL, "another", SwitchMode.OFF)
+    with (
+        Engine(daemon.run_dir, name="beside", admin="unix", heartbeat_seconds=0.2) as beside,
+        client(beside.worker) as its,
+    ):
+        until(lambda: its.get("/v1/state").json()["switches"], what="seen")
+        (told,) = its.get("/v1/state").json()["switches"]
+        assert (told["scope"], told["name"], told["mode"]) == ("model", "tiny", "no_store")
+        assert told["since_at"] > 0
+        assert "kvgate on --model tiny" in its.get("/v1/overview").text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from adapter.log import EngineLog
 from adapter.switches import SwitchWatch
 from gateway.switches import Marker, Reading
 from gateway.wire.codes import SwitchMode, SwitchScope
+from gateway.wire.messages import SwitchInfo
 
 OFF = Reading((Marker(SwitchScope.ENGINE, "e", SwitchMode.OFF, 1.0),))
 MODEL = Reading((Marker(SwitchScope.MODEL, "m", SwitchMode.NO_STORE, 1.0),))
@@ -43,6 +44,21 @@ def test_the_gateway_s_word_counts_until_the_next_one() -> None:
     assert directory.watch.look(101.0) is SwitchMode.OFF, "no load by one, no store by the other"
     directory.watch.told(SwitchMode.ON)
     assert directory.watch.look(101.5) is SwitchMode.NO_STORE
+
+
+def test_what_is_in_force_is_told_with_whose_it_is() -> None:
+    directory = Directory()
+    others = Marker(SwitchScope.MODEL, "another", SwitchMode.OFF, 2.0)
+    directory.reading = Reading((*MODEL.markers, others))
+    directory.watch.look(100.0)
+    mine = SwitchInfo(scope=SwitchScope.MODEL, name="m", mode=SwitchMode.NO_STORE, since_at=1.0)
+    assert directory.watch.infos() == (mine,)
+
+    directory.watch.told(SwitchMode.NO_STORE)  # the same switch, as the gateway sees it
+    assert directory.watch.infos() == (mine,)
+    directory.watch.told(SwitchMode.OFF)  # no marker says so: it is the gateway's setting
+    node = SwitchInfo(scope=SwitchScope.NODE, name="all", mode=SwitchMode.OFF, since_at=0.0)
+    assert directory.watch.infos() == (node, mine)
 
 
 def test_a_switch_does_not_end_because_nobody_can_look(caplog) -> None:

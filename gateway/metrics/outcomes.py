@@ -19,6 +19,8 @@ _ENDS = (*_MEANT, ErrorCode.STARTING)  # what ends something is refused in one s
 _PARTY = (ErrorCode.UNKNOWN_PARTY, ErrorCode.FENCED, ErrorCode.INVALID)
 _BEGINS = (*_ENDS, ErrorCode.STOPPING, ErrorCode.EXPIRED, ErrorCode.LIMIT, *_PARTY)
 _GRANTS = (*_BEGINS, ErrorCode.DRAINING, ErrorCode.OFF)
+#: Whoever is fenced is not copied for from that moment on: it hears that it is no party.
+_COPIES = tuple(outcome for outcome in _GRANTS if outcome != ErrorCode.FENCED)
 _ADMITS = (
     ErrorCode.LOCK_NOT_HELD,
     ErrorCode.COLLISION,
@@ -44,8 +46,8 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "ABORT": (*_ENDS, ErrorCode.FENCED, ErrorCode.INVALID),
     "READ": _GRANTS,
     "DONE": (*_ENDS, ErrorCode.INVALID),
-    "STORE": _GRANTS,
-    "RETRIEVE": _GRANTS,
+    "STORE": _COPIES,
+    "RETRIEVE": _COPIES,
     "CANCEL": _ENDS,
     "RELEASE_EVENT": _ENDS,
     "SNAPSHOT": _OPERATES,

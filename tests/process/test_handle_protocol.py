@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.wire.codes import CopyStatus, ErrorCode, TransferMode
-from gateway.wire.messages import Copied, Done, Error, Ping, Unregister
+from gateway.wire.messages import Copied, Done, Error, Fence, Ping, Unregister
 from tests.support.daemon import Daemon
 from tests.support.handle_party import NUM_CELLS, HandleParty
 from tests.support.party import RawParty, chunk_bytes
@@ -276,6 +276,19 @@ def test_blocks_that_are_not_there_fail_their_copy_alone(party: HandleParty) -> 
     blocks = store.blocks[:-4] + (1 << 31).to_bytes(4, "little")
 
     assert party.copy(msgspec.structs.replace(store, blocks=blocks)) == (COPIED, CopyStatus.COPY_ERROR)
+
+
+def test_a_fenced_party_is_not_copied_for_any_more(daemon: Daemon, party: HandleParty) -> None:
+    with daemon.admin_client() as operator:
+        operator.request(Fence(number=0, requested_by="test", engine="engine-a"))
+
+    for message in (party.store_message([0], 1), party.retrieve_message([0], 2, [1])):
+        refused = party.dealer.ask(message)
+        assert isinstance(refused, Error)
+        assert refused.code is ErrorCode.UNKNOWN_PARTY
+    again = party.try_register()
+    assert isinstance(again, Error)
+    assert again.code is ErrorCode.FENCED
 
 
 @pytest.mark.parametrize("end", ["unregister", "die"])

@@ -230,6 +230,7 @@ def _see_that_addresses_are_free(settings: GatewayConfig, wakeup: Wakeup) -> Non
         StartError: one cannot be listened on.
     """
     deadline = time.monotonic() + _OLD_LISTENER_SECONDS
+    has_told = False
     for setting in ("admin", "probe"):
         while address := getattr(settings, setting):
             try:
@@ -238,6 +239,13 @@ def _see_that_addresses_are_free(settings: GatewayConfig, wakeup: Wakeup) -> Non
             except ListenError as error:
                 if not error.is_taken or time.monotonic() >= deadline:
                     raise StartError(str(error)) from None
+            if not has_told:
+                reason = "another process listens there: of a daemon that was killed it leaves by itself"
+                facts = {"setting": setting, "address": address, "reason": reason}
+                _log.warning(
+                    "waiting_for_address", extra={"facts": {**facts, "seconds_at_most": _OLD_LISTENER_SECONDS}}
+                )
+                has_told = True
             if wakeup.wait(_LOCK_POLL_SECONDS) and wakeup.take()[0]:
                 raise _StopRequestedError
 

@@ -3,6 +3,7 @@ import os
 import signal
 import socket
 import stat
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -218,10 +219,14 @@ def test_an_admin_port_that_is_taken_ends_the_start() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with Daemon({"KVGATE_ADMIN": address}) as daemon:
             assert daemon.spawn().wait() == 1
-            (line,) = daemon.log_lines()
-            assert line["event"] == "start_failed", "nothing was said to be ready"
+            waits, failed = daemon.log_lines()
+            assert (waits["event"], waits["setting"], waits["address"]) == ("waiting_for_address", "admin", address)
+            assert waits["seconds_at_most"] == 4
+            assert failed["event"] == "start_failed", "nothing was said to be ready"
+            waited = datetime.fromisoformat(str(failed["time"])) - datetime.fromisoformat(str(waits["time"]))
+            assert waited > timedelta(seconds=3), "it is said before the wait, not after it"
             for word in (address, "another process listens", "--admin", "KVGATE_ADMIN"):
-                assert word in str(line["reason"])
+                assert word in str(failed["reason"])
             assert daemon.stdout == ""
             assert not daemon.run_dir.exists(), "what this start made is gone again"
             assert not daemon.admin_dir.exists()

@@ -77,6 +77,8 @@ TURN_SECONDS = 0.005
 MAX_REPLIES_A_ROUND = 256
 #: Posted calls made in one round, for the same reason.
 MAX_CALLS_A_ROUND = 1024
+#: Calls that are not urgent and are left to the link thread by a caller that has the turn: they cost it a send each.
+MAX_CALLS_LEFT = 64
 #: Longest path of a Unix socket: ``sun_path`` holds 108 bytes with its final zero.
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -225,7 +227,8 @@ class Link:
     def post(self, call: Callable[[], None], *, is_urgent: bool = True) -> None:
         """Let the link thread make this call soon; after the link has ended it is dropped.
 
-        One that is not urgent wakes nobody: it is made in the next round, within ``LOCK_LOOK_SECONDS``.
+        One that is not urgent wakes nobody and comes after all that are: it is made by the link thread, within
+        ``LOCK_LOOK_SECONDS``.
         """
         with self.lock:
             if not self._has_ended:
@@ -253,8 +256,6 @@ class Link:
                 return
             self._inbox.wake()
             with dealer.lent():
-                if not self._inbox.is_empty:
-                    self._round(dealer)  # what was not urgent: the gateway is done with it when the caller asks
                 yield partial(self._work_until, dealer)
             if not self._inbox.may_sleep() or dealer.has_input():
                 self._inbox.ring()
@@ -331,22 +332,29 @@ class Link:
     def _work_until(self, dealer: Dealer, predicate: Callable[[], bool], timeout_seconds: float) -> bool:
         """Do the link thread's work until the predicate holds, so long at most. Returns whether it does."""
         deadline = time.monotonic() + timeout_seconds
-        with self.lock:
-            is_done = predicate()
-        while not is_done and time.monotonic() < deadline:
-            wake_at = self._round(dealer)
-            with self.lock:
-                is_done = predicate()
-            if not is_done:
-                dealer.wait(min(wake_at, deadline))
-        return is_done
 
-    def _round(self, dealer: Dealer) -> float:
-        """One turn of the loop. Returns until when to sleep before the next (monotonic)."""
+        def is_done() -> bool:
+            with self.lock:
+                return predicate()
+
+        while not (has_ended := is_done()) and time.monotonic() < deadline:
+            wake_at = self._round(dealer, is_done)
+            if not is_done():
+                dealer.wait(min(wake_at, deadline))
+        return has_ended
+
+    def _round(self, dealer: Dealer, is_done: Callable[[], bool] | None = None) -> float:
+        """One turn of the loop. Returns until when to sleep before the next (monotonic).
+
+        ``is_done``: a caller has the turn. What it does not wait for is left to the link thread, and so is all that
+        remains when what came was what it waits for.
+        """
         self._inbox.wake()
         try:
             self._receive()
-            self._make_posted_calls()
+            if is_done is not None and is_done():
+                return 0.0
+            self._make_posted_calls(only_urgent=is_done is not None and self._inbox.num_others < MAX_CALLS_LEFT)
             wake_at = self._tick(time.monotonic())
             return wake_at if self._inbox.may_sleep() and not dealer.has_input() else 0.0
         except Exception:  # noqa: BLE001 - a fault of ours must not end the thread on which all clean-up depends
@@ -367,10 +375,10 @@ class Link:
             wake_at = min(wake_at, said_at) if said_at > now else wake_at
             return max(wake_at, now + 0.001)
 
-    def _make_posted_calls(self) -> None:
+    def _make_posted_calls(self, *, only_urgent: bool = False) -> None:
         # A posted call may hold the last reference to an event: nothing here may keep it once it was made.
         for _ in range(MAX_CALLS_A_ROUND):
-            call = self._inbox.take()
+            call = self._inbox.take(only_urgent=only_urgent)
             if call is None:
                 return
             call()

@@ -11,6 +11,7 @@ import pytest
 
 from adapter import AdapterConfig, CacheIdentity, Geometry, Pending, SchedulerAdapter, State
 from adapter.geometry import LayerGeometry
+from adapter.link import MAX_CALLS_LEFT
 from gateway.wire.codes import ErrorCode, Health
 from gateway.wire.messages import EndSession, Error, Found, Lookup, Ping, Release
 from tests.adapter.scripted import ScriptedGateway
@@ -261,6 +262,15 @@ def test_end_session_ends_it_once_and_may_be_repeated(scripted: ScriptedGateway)
         assert scheduler.check_lookup_result("r") == 0
         assert scheduler.lookup("r", tokens(1)) == CHUNK
         assert len(scripted.of(EndSession)) == 1
+
+
+def test_sessions_are_ended_however_busy_the_engine_looks_up(scripted: ScriptedGateway) -> None:
+    with Half(scripted.run_dir) as scheduler:
+        for i in range(3 * MAX_CALLS_LEFT):
+            assert scheduler.lookup(f"r{i}", tokens(1)) == CHUNK
+            scheduler.end_session(f"r{i}")
+            assert len(scripted.of(EndSession)) >= i - MAX_CALLS_LEFT
+        until(lambda: len(scripted.of(EndSession)) == 3 * MAX_CALLS_LEFT, 1.0, "the link thread tells the rest")
 
 
 def test_reset_is_at_once_and_nothing_from_before_hits(daemon: Daemon) -> None:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from gateway.device.base import OpenedEvent
+from gateway.device.patience import Patience
 
-SHORTEST_PAUSE_SECONDS = 0.0002
-LONGEST_PAUSE_SECONDS = 0.005
 #: The thread rests so many times longer than it asked: a thousand events cost a tenth of a core, not all of it.
 REST_FACTOR = 9
 LONGEST_REST_SECONDS = 0.05
@@ -30,6 +29,7 @@ class EventWatcher:
     def __init__(self, ended: Ended, name: str) -> None:
         self._ended = ended
         self._watched: dict[int, tuple[OpenedEvent, list[int]]] = {}  # by the event's identity
+        self._patience: Patience[int] = Patience()  # by the same
         self._changed = threading.Condition()
         self._is_closed = False
         self._has_new = False
@@ -44,6 +44,7 @@ class EventWatcher:
         with self._changed:
             _, numbers = self._watched.setdefault(id(event), (event, []))
             numbers.append(number)
+            self._patience.begin(id(event), time.monotonic())
             self._has_new = True
             self._changed.notify()
 
@@ -54,6 +55,7 @@ class EventWatcher:
         """Stop asking. The reference held here is gone afterwards, or with the query that is under way."""
         with self._changed:
             self._watched.pop(id(event), None)
+            self._patience.end(id(event))
 
     def close(self) -> None:
         """Forget all and end the thread; one stuck in a query is left to it."""
@@ -67,22 +69,22 @@ class EventWatcher:
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        pause = SHORTEST_PAUSE_SECONDS
+        rested_at = 0.0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or bool(self._watched))
+                if not self._has_new and not self._is_closed:
+                    now = time.monotonic()
+                    pause = self._patience.pause(now)
+                    self._changed.wait(None if pause is None else max(pause, rested_at - now))
                 if self._is_closed:
                     return
-                pause = SHORTEST_PAUSE_SECONDS if self._has_new else min(2 * pause, LONGEST_PAUSE_SECONDS)
                 self._has_new = False
-                keys = list(self._watched)
-            began = time.monotonic()
+                began = time.monotonic()
+                keys = self._patience.take_due(began)
             for key in keys:
                 self._ask(key)
-            rest = min(REST_FACTOR * (time.monotonic() - began), LONGEST_REST_SECONDS)
-            with self._changed:
-                if not self._has_new:
-                    self._changed.wait(max(pause, rest))
+            ended = time.monotonic()
+            rested_at = ended + min(REST_FACTOR * (ended - began), LONGEST_REST_SECONDS)
 
     def _ask(self, key: int) -> None:
         """One query. The event is referred to in this frame alone, so that a forgotten one dies with it."""
@@ -103,5 +105,6 @@ class EventWatcher:
             if self._watched.get(key) is not watched:
                 return
             del self._watched[key]
+            self._patience.end(key)
             numbers = list(watched[1])
         self._ended(numbers, fired)

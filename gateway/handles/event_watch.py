@@ -11,13 +11,12 @@ for all other threads of the daemon to wait for.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from gateway.device.base import OpenedEvent
+from gateway.device.patience import Patience
 from gateway.handles.operation import Operation
-
-SHORTEST_PAUSE_SECONDS = 0.0002
-LONGEST_PAUSE_SECONDS = 0.005
 
 #: Opens an event's handle; raises whatever it likes.
 OpenEvent = Callable[[bytes], OpenedEvent]
@@ -39,6 +38,7 @@ class EventWatch:
         self._ended = ended
         self._changed = threading.Condition()
         self._watched: dict[Operation, OpenedEvent | None] = {}  # None: not opened yet
+        self._patience: Patience[Operation] = Patience()
         self._is_closed = False
         self._has_new = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -54,12 +54,14 @@ class EventWatch:
         """Wait for this operation's event."""
         with self._changed:
             self._watched[operation] = None
+            self._patience.begin(operation, time.monotonic())
             self._wake()
 
     def withdraw(self, operation: Operation) -> None:
         """Let go of this operation's event, if it is still waited for."""
         with self._changed:
             self._watched.pop(operation, None)
+            self._patience.end(operation)
 
     def close(self) -> None:
         """Let go of all; the thread ends soon."""
@@ -77,16 +79,14 @@ class EventWatch:
         self._changed.notify()
 
     def _run(self) -> None:
-        pause = SHORTEST_PAUSE_SECONDS
         while True:
             with self._changed:
                 if not self._has_new:
-                    self._changed.wait(pause if self._watched else None)
+                    self._changed.wait(self._patience.pause(time.monotonic()))
                 if self._is_closed:
                     return
-                pause = SHORTEST_PAUSE_SECONDS if self._has_new else min(2 * pause, LONGEST_PAUSE_SECONDS)
                 self._has_new = False
-                operations = list(self._watched)
+                operations = self._patience.take_due(time.monotonic())
             for operation in operations:
                 self._ask(operation)
 
@@ -118,4 +118,5 @@ class EventWatch:
             if operation not in self._watched:
                 return
             del self._watched[operation]
+            self._patience.end(operation)
         self._ended(operation, fired)

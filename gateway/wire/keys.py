@@ -95,8 +95,7 @@ def chunk_chain(
     view = memoryview(tokens)
     keys: list[bytes] = []
     for i, extra in enumerate(extra_of_chunks(extra_keys, len(tokens) // width)):
-        hasher = blake3(_CHUNK_DOMAIN)
-        hasher.update(parent)
+        hasher = blake3(_CHUNK_DOMAIN + parent)
         hasher.update(view[i * width : (i + 1) * width])
         hasher.update(b"\0" if extra is None else b"\1" + _sized(extra))
         parent = hasher.digest()

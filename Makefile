@@ -96,5 +96,5 @@ fix: $(STAMP)
 	$(BIN)/python -m dashboards
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-peer build dist *.egg-info gateway/device/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .venv-peer build dist *.egg-info gateway/device/*.so benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

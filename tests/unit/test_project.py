@@ -75,7 +75,7 @@ def test_commands_on_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_make_targets_named_in_prose_exist(page: Path) -> None:
-    for target in re.findall(r"`(?:\w+=\S+ )?make ([a-z]+)`", _text(page)):
+    for target in re.findall(r"`(?:\w+=\S+ )?make ([a-z-]+)`", _text(page)):
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
 
 

@@ -255,10 +255,12 @@ class Link:
                 yield self.wait_for
                 return
             self._inbox.wake()
-            with dealer.lent():
-                yield partial(self._work_until, dealer)
-            if not self._inbox.may_sleep() or dealer.has_input():
-                self._inbox.ring()
+            try:
+                with dealer.lent():
+                    yield partial(self._work_until, dealer)
+            finally:
+                if not self._inbox.may_sleep() or dealer.has_input():
+                    self._inbox.ring()
         finally:
             self._turn.release()
 
@@ -356,7 +358,8 @@ class Link:
                 return 0.0
             self._make_posted_calls(only_urgent=is_done is not None and self._inbox.num_others < MAX_CALLS_LEFT)
             wake_at = self._tick(time.monotonic())
-            return wake_at if self._inbox.may_sleep() and not dealer.has_input() else 0.0
+            has_more = is_done is None and self._inbox.num_others > 0
+            return wake_at if self._inbox.may_sleep() and not dealer.has_input() and not has_more else 0.0
         except Exception:  # noqa: BLE001 - a fault of ours must not end the thread on which all clean-up depends
             self._log.exception("link_failed", reason="in one round; it goes on")
             return time.monotonic() + LOCK_LOOK_SECONDS

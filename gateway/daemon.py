@@ -229,6 +229,8 @@ def _see_that_addresses_are_free(settings: GatewayConfig, wakeup: Wakeup) -> Non
     Raises:
         StartError: one cannot be listened on.
     """
+    if settings.admin and settings.admin == settings.probe and not settings.admin.endswith(":0"):
+        raise StartError(f"admin and probe are both {settings.admin}, expected two addresses")
     deadline = time.monotonic() + _OLD_LISTENER_SECONDS
     has_told = False
     for setting in ("admin", "probe"):

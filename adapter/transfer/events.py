@@ -15,10 +15,6 @@ from collections.abc import Callable, Sequence
 from gateway.device.base import OpenedEvent
 from gateway.device.patience import Patience
 
-#: The thread rests so many times longer than it asked: a thousand events cost a tenth of a core, not all of it.
-REST_FACTOR = 9
-LONGEST_REST_SECONDS = 0.05
-
 #: Called on the polling thread with the operations that waited for an event, and whether it fired (False: it raised).
 Ended = Callable[[Sequence[int], bool], None]
 
@@ -69,22 +65,18 @@ class EventWatcher:
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        rested_at = 0.0
         while True:
             with self._changed:
                 if not self._has_new and not self._is_closed:
-                    now = time.monotonic()
-                    pause = self._patience.pause(now)
-                    self._changed.wait(None if pause is None else max(pause, rested_at - now))
+                    self._changed.wait(self._patience.pause(time.monotonic()))
                 if self._is_closed:
                     return
                 self._has_new = False
-                began = time.monotonic()
-                keys = self._patience.take_due(began)
+                keys = self._patience.take_due(time.monotonic())
             for key in keys:
                 self._ask(key)
-            ended = time.monotonic()
-            rested_at = ended + min(REST_FACTOR * (ended - began), LONGEST_REST_SECONDS)
+            with self._changed:
+                self._patience.asked(time.monotonic())
 
     def _ask(self, key: int) -> None:
         """One query. The event is referred to in this frame alone, so that a forgotten one dies with it."""

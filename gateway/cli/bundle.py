@@ -37,7 +37,7 @@ from gateway.wire.messages import SnapshotReply, SnapshotRequest
 _SNAPSHOT_SECONDS = 2.0
 
 #: Parts that only a gateway can tell.
-_ASKED = frozenset({"state.json", "engines.json", "cache.json", "transfers.json", "metrics.txt"})
+_ASKED = frozenset({"state.json", "engines.json", "cache.json", "transfers.json"})
 
 Part = Callable[[], object]
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 
-class Seconds(click.ParamType[float]):
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # not generic in every version that will do
     """A number of seconds within bounds."""
 
     name = "seconds"

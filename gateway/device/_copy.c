@@ -102,13 +102,13 @@ static void copy_rows(const Chunk *chunk, int to_slot)
     finish_rows();
 }
 
-static _Thread_local sigjmp_buf *way_out; /* of the copy that this thread is at */
+static _Thread_local sigjmp_buf *volatile way_out; /* of the copy that this thread is at */
 static struct sigaction default_action;
 
 static void leave_copy(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    if (way_out)
+    if (way_out && info->si_code == BUS_ADRERR)
         siglongjmp(*way_out, 1);
     sigaction(number, &default_action, NULL); /* not a copy's: it happens again, and does what it did before */
     if (info->si_code <= 0)
@@ -121,6 +121,7 @@ static int try_copy_rows(const Chunk *chunk, int to_slot)
     sigjmp_buf here;
     if (sigsetjmp(here, 1)) {
         way_out = NULL;
+        finish_rows();
         return 0;
     }
     way_out = &here;

@@ -160,9 +160,8 @@ class Desk:
 
     def _seat(self, peer: Peer) -> None:
         self._unseat(peer.party)
-        self._peers[peer.party] = peer
         name = peer.party.hex()[:8]
-        watch = self._watches[peer.party] = EventWatch(
+        watch = EventWatch(
             peer.device.open_event,
             ended=lambda operation, fired: self._hear(partial(self._event_ended, operation, fired)),
             name=f"events-{name}",
@@ -172,12 +171,17 @@ class Desk:
             watch.join()
             peer.close()
 
-        self._lines[peer.party] = Line(
-            copy=peer.copy,
-            unit_ended=lambda unit, status: self._hear(partial(self._unit_ended, unit, status)),
-            has_ended=let_go,
-            name=f"copy-{name}",
-        )
+        try:
+            line = Line(
+                copy=peer.copy,
+                unit_ended=lambda unit, status: self._hear(partial(self._unit_ended, unit, status)),
+                has_ended=let_go,
+                name=f"copy-{name}",
+            )
+        except RuntimeError:  # no more threads are to be had
+            watch.close()
+            raise
+        self._peers[peer.party], self._watches[peer.party], self._lines[peer.party] = peer, watch, line
 
     def leave(self, parties: Iterable[bytes], now: float) -> None:
         """These parties left, died or were fenced: stop their copies, let go what was exported to them."""
@@ -436,7 +440,7 @@ class Desk:
             del self._exported[name]
 
     def _hear(self, step: Callable[[], None]) -> None:
-        """On a line's thread: have the loop take this step; a defect in it must not end the daemon for all engines."""
+        """On another thread: have the loop take this step; a defect in it must not end the daemon for all engines."""
 
         def guarded() -> None:
             try:

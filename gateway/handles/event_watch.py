@@ -86,9 +86,15 @@ class EventWatch:
                 if self._is_closed:
                     return
                 self._has_new = False
-                operations = self._patience.take_due(time.monotonic())
-            for operation in operations:
-                self._ask(operation)
+            self._ask_those_due()
+
+    def _ask_those_due(self) -> None:  # in a frame of its own: one that is over is not kept while the thread sleeps
+        with self._changed:
+            operations = self._patience.take_due(time.monotonic())
+        for operation in operations:
+            self._ask(operation)
+        with self._changed:
+            self._patience.asked(time.monotonic())
 
     def _ask(self, operation: Operation) -> None:
         try:

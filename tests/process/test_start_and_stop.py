@@ -232,6 +232,14 @@ def test_an_admin_port_that_is_taken_ends_the_start() -> None:
             assert not daemon.admin_dir.exists()
 
 
+def test_one_address_for_two_is_refused_at_once() -> None:
+    address = "127.0.0.1:19555"
+    with Daemon({"KVGATE_ADMIN": address, "KVGATE_PROBE": address}) as daemon:
+        assert daemon.spawn().wait() == 1
+        assert f"admin and probe are both {address}" in sentence(daemon, "start_failed")
+        assert not daemon.run_dir.exists()
+
+
 def test_a_start_that_fails_leaves_what_was_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

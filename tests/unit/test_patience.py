@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.device.patience import LONGEST_PAUSE_SECONDS, Patience
+from gateway.device.patience import LONGEST_PAUSE_SECONDS, LONGEST_REST_SECONDS, REST_FACTOR, Patience
 
 
 def asks(patience: Patience[str], seconds: float, began: float = 100.0) -> list[float]:
@@ -49,3 +49,14 @@ def test_what_is_new_is_asked_at_once_and_what_is_over_never() -> None:
     patience.end("old")
     assert patience.take_due(99.0) == ["new"]
     assert len(patience) == 1
+
+
+def test_who_asks_rests_several_times_longer_than_it_asked() -> None:
+    patience: Patience[str] = Patience()
+    patience.begin("event", 0.0)
+    patience.take_due(0.0)
+    patience.asked(0.002)
+    assert patience.pause(0.002) == pytest.approx(0.002 * REST_FACTOR)
+    patience.take_due(1.0)
+    patience.asked(3.0)
+    assert patience.pause(3.0) == pytest.approx(LONGEST_REST_SECONDS)
